@@ -10,7 +10,7 @@ use netcl_autograd::{Error, RawTensor, Result, Tensor};
 use crate::Module;
 use crate::attention::{divides, dropped};
 use crate::config::{Build, Configured};
-use crate::kv_cache::Cached;
+use crate::kv_cache::{Cached, KVCache};
 use crate::linear::{Linear, LinearOptions};
 use crate::norm::{LayerNorm, LayerNormOptions, RMSNorm, RMSNormOptions};
 use crate::settings::{Settings, probability};
@@ -41,24 +41,30 @@ fn in_heads(layer: &'static str, projected: &Tensor, heads: usize) -> Result<[Te
 }
 
 /// Attention of every place to itself and those before it, over what a cache holds as well; `[batch, length, width]`.
-fn attended([q, k, v]: &[Tensor; 3], causal: bool, dropout: f64, cache: Cached<'_>) -> Result<Tensor> {
+fn attended(parts: &[Tensor; 3], causal: bool, dropout: f64, cache: Cached<'_>) -> Result<Tensor> {
+    let [q, k, v] = parts;
     let out = match cache {
         None => scaled_dot_product_attention(q, k, v, &Attention { causal, dropout, ..Default::default() }, None)?,
-        Some((cache, layer)) => {
-            let (new, before) = (q.shape()[2], cache.length());
-            let (mask, (k, v)) = (cache.mask(before + new)?, cache.append(layer, k, v)?);
-            if before > 0 && new > 1 {
-                let what = format!(
-                    "{new} places cannot follow {before} at once: after the first call give one place at a time"
-                );
-                return Err(Error::argument("attention", what));
-            }
-            let how = Attention { causal: causal && before == 0, mask: mask.as_ref(), ..Default::default() };
-            scaled_dot_product_attention(q, &k, &v, &how, None)?
-        }
+        Some((cache, layer)) => match cache.attend(layer, q, k, v)? {
+            Some(out) => out,
+            None => over_cache(parts, causal, cache, layer)?,
+        },
     };
     let [batch, heads, length, width] = [0, 1, 2, 3].map(|axis| out.shape()[axis]);
     reshape(&permute(&out, &[0, 2, 1, 3])?, [batch, length, heads * width])
+}
+
+/// Attention after keys and values were written to a layer's part of a cache.
+fn over_cache([q, k, v]: &[Tensor; 3], causal: bool, cache: &KVCache, layer: usize) -> Result<Tensor> {
+    let (new, before) = (q.shape()[2], cache.length());
+    let (mask, (k, v)) = (cache.mask(before + new)?, cache.append(layer, k, v)?);
+    if before > 0 && new > 1 {
+        let what =
+            format!("{new} places cannot follow {before} at once: after the first call give one place at a time");
+        return Err(Error::argument("attention", what));
+    }
+    let how = Attention { causal: causal && before == 0, mask: mask.as_ref(), ..Default::default() };
+    scaled_dot_product_attention(q, &k, &v, &how, None)
 }
 
 /// How a [`CausalSelfAttention`] is made.

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netcl_autograd::ops::elementwise::add;
+use netcl_autograd::ops::attention::{Cache, attention_append};
+use netcl_autograd::ops::elementwise::{add, cast, le, where_};
 use netcl_autograd::ops::indexing::embedding;
 use netcl_autograd::ops::layout::{select, side_by_side, slice};
 use netcl_autograd::{DType, Error, HostOptions, IndexTensor, Queue, Result, Slice, Tensor, host, reshape};
@@ -51,16 +52,22 @@ pub struct KVCache {
     capacity: usize,
     /// 0, 1, ... up to the capacity.
     numbers: IndexTensor,
-    /// As many zeros as there are places, then as often minus infinity: every mask is a part of it.
-    masks: Tensor,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     length: usize,
-    told: Option<Place>,
+    told: Option<Told>,
     padding: Option<Padding>,
+}
+
+/// A place that is followed.
+#[derive(Debug)]
+struct Told {
+    place: Place,
+    /// What hides places after it as well as padding; made for the first layer that asks.
+    mask: Option<Tensor>,
 }
 
 /// What stands before the shorter ones of several texts, so that all end at the same place.
@@ -72,9 +79,9 @@ struct Padding {
     mask: Tensor,
 }
 
-/// Where one place is, as tensors: its number `[1]`; that within each text, `[batch, 1]` or for all `[1]`; and what is added to the
-/// scores `[batch or 1, 1, 1, places]`, minus infinity for places after it.
-pub type Place = (IndexTensor, IndexTensor, Tensor);
+/// Where one place is, as tensors: its number `[1]`; that within each text, `[batch, 1]`, where it is another; the numbers of all places
+/// that a step looks at, from 0 on; what is added to the scores of padding, `[batch, 1, 1, places]`, where there is some.
+pub type Place = (IndexTensor, Option<IndexTensor>, IndexTensor, Option<Tensor>);
 
 /// What is added to the scores of padding. Finite, as padding sees nothing but padding; every float dtype has it.
 const HIDDEN: f64 = -30_000.0;
@@ -101,15 +108,12 @@ impl KVCache {
         let (keys, values) = (half(0)?, half(1)?);
         // The stores are larger by far, and there was room for them.
         let numbers: Vec<i64> = (0..capacity as i64).collect();
-        let masks: Vec<f64> = (0..2 * capacity).map(|at| if at < capacity { 0.0 } else { f64::NEG_INFINITY }).collect();
-        let as_keys = HostOptions { dtype: Some(dtype), ..Default::default() };
         Ok(KVCache {
             stores,
             keys,
             values,
             capacity,
             numbers: IndexTensor::from_host(queue, &numbers, [capacity])?,
-            masks: Tensor::from_host_with(queue, &masks, [2 * capacity], as_keys)?,
             state: Mutex::default(),
         })
     }
@@ -161,8 +165,8 @@ impl KVCache {
             let all = || padding.iter().flat_map(|&places| (0..capacity).map(move |at| (at, places)));
             let numbers: Vec<i64> = all().map(|(at, places)| at.saturating_sub(places) as i64).collect();
             let mask: Vec<f64> = all().map(|(at, places)| if at < places { HIDDEN } else { 0.0 }).collect();
-            let queue = self.masks.queue();
-            let as_keys = HostOptions { dtype: Some(self.masks.dtype()), ..Default::default() };
+            let queue = self.keys[0].queue();
+            let as_keys = HostOptions { dtype: Some(self.keys[0].dtype()), ..Default::default() };
             Some(Padding {
                 numbers: IndexTensor::from_host(queue, &numbers, [batch, capacity])?,
                 mask: Tensor::from_host_with(queue, &mask, [batch, 1, 1, capacity], as_keys)?,
@@ -182,26 +186,33 @@ impl KVCache {
             return Err(Error::argument("place", format!("KVCache holds {capacity} places, and all are taken")));
         }
         let seen = (length + 1).next_power_of_two().clamp(LEAST_PLACES, capacity.max(LEAST_PLACES)).min(capacity);
-        let number = some(&self.numbers, 0, length, 1)?;
-        let mask = reshape(&slice(&self.masks, 0, part(capacity - 1 - length, seen))?, [1, 1, 1, seen])?;
-        match padding {
-            None => Ok((number.clone(), number, mask)),
-            Some(padding) => {
-                let mask = add(&mask, &slice(&padding.mask, 3, part(0, seen))?)?;
-                Ok((number, some(&padding.numbers, 1, length, 1)?, mask))
-            }
-        }
+        let within = |padding: &Padding| some(&padding.numbers, 1, length, 1);
+        let padded = |padding: &Padding| slice(&padding.mask, 3, part(0, seen));
+        Ok((
+            some(&self.numbers, 0, length, 1)?,
+            padding.as_ref().map(within).transpose()?,
+            some(&self.numbers, 0, 0, seen)?,
+            padding.as_ref().map(padded).transpose()?,
+        ))
     }
 
     /// Takes the next place from the device instead of [`KVCache::length`], until it is told otherwise: [`KVCache::append`] writes one
-    /// place there and gives as many as the mask has, of which the mask hides those that nobody has written.
+    /// place there and gives as many as the step looks at, of which [`KVCache::mask`] hides those that nobody has written.
     pub fn follow(&self, place: Option<Place>) {
-        self.state().told = place;
+        self.state().told = place.map(|place| Told { place, mask: None });
     }
 
     /// The number `[1]` of the place that the cache follows.
     pub(crate) fn followed(&self) -> Option<IndexTensor> {
-        self.state().told.as_ref().map(|(number, ..)| number.clone())
+        self.state().told.as_ref().map(|told| told.place.0.clone())
+    }
+
+    /// The number of the place that the cache follows within each text, `[batch, 1]`, or in all of them, `[1]`.
+    pub(crate) fn followed_within(&self) -> Option<IndexTensor> {
+        self.state()
+            .told
+            .as_ref()
+            .map(|Told { place: (number, within, ..), .. }| within.as_ref().unwrap_or(number).clone())
     }
 
     /// What is added to the scores of the first so many places: it hides padding, and where the cache follows a place those that
@@ -210,9 +221,18 @@ impl KVCache {
     /// # Errors
     /// What the device says.
     pub fn mask(&self, places: usize) -> Result<Option<Tensor>> {
-        let State { told, padding, .. } = &*self.state();
+        let State { told, padding, .. } = &mut *self.state();
         match (told, padding) {
-            (Some((.., mask)), _) => Ok(Some(mask.clone())),
+            (Some(Told { mask: Some(mask), .. }), _) => Ok(Some(mask.clone())),
+            (Some(Told { place: (number, _, numbers, padding), mask }), _) => {
+                // Whole numbers of this size are floats without a loss.
+                let [number, numbers] = [number, numbers].map(|numbers| numbers.tensor().cast(DType::F32));
+                let seen = le(&numbers?.into(), &Tensor::from(number?))?;
+                let hidden = cast(&where_(&seen, 0.0, f64::NEG_INFINITY)?, self.keys[0].dtype())?;
+                let hidden = reshape(&hidden, [1, 1, 1, hidden.size()])?;
+                let all = padding.as_ref().map_or(Ok(hidden.clone()), |padding| add(&hidden, padding))?;
+                Ok(Some(mask.insert(all).clone()))
+            }
             (None, Some(padding)) => slice(&padding.mask, 3, part(0, places)).map(Some),
             (None, None) => Ok(None),
         }
@@ -226,7 +246,9 @@ impl KVCache {
     pub fn rows(&self, table: &Tensor, count: usize) -> Result<Tensor> {
         let State { length, told, padding } = &*self.state();
         match (told, padding) {
-            (Some((_, numbers, _)), _) => embedding(table, numbers, None),
+            (Some(Told { place: (number, within, ..), .. }), _) => {
+                embedding(table, within.as_ref().unwrap_or(number), None)
+            }
             (None, Some(padding)) => embedding(table, &some(&padding.numbers, 1, *length, count)?, None),
             (None, None) => slice(table, 0, part(*length, count)),
         }
@@ -246,7 +268,7 @@ impl KVCache {
         let places = |store: &Tensor, from: usize, count: usize| {
             Ok::<Tensor, Error>(store.raw().slice(2, part(from, count))?.into())
         };
-        if let Some((number, _, mask)) = told {
+        if let Some(Told { place: (number, _, numbers, _), .. }) = told {
             // Both lie in one projection's result, as a rule: one launch.
             match (side_by_side(keys, values)?, self.stores.get(layer)) {
                 (Some(both), Some(store)) => store.clone().index_copy_(3, number, &both)?,
@@ -256,7 +278,7 @@ impl KVCache {
                     }
                 }
             }
-            let seen = mask.shape()[3];
+            let seen = numbers.tensor().size();
             return Ok((places(all_keys, 0, seen)?, places(all_values, 0, seen)?));
         }
         let end = length + new;
@@ -268,6 +290,15 @@ impl KVCache {
         places(all_keys, *length, new)?.assign(keys.raw())?;
         places(all_values, *length, new)?.assign(values.raw())?;
         Ok((places(all_keys, 0, end)?, places(all_values, 0, end)?))
+    }
+
+    /// Writes the key and value of the place that the cache follows and attends to all up to it; `None`, and nothing was written, where
+    /// it counts itself, or where that is not one launch.
+    pub(crate) fn attend(&self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Option<Tensor>> {
+        let (State { told, .. }, Some(store)) = (&*self.state(), self.stores.get(layer)) else { return Ok(None) };
+        let Some(Told { place: (number, _, numbers, padding), .. }) = told else { return Ok(None) };
+        let cache = Cache { store, place: number, seen: numbers.tensor().size() };
+        attention_append(q, k, v, &cache, padding.as_ref())
     }
 
     /// Counts places as seen; a step that follows a place leaves that to whoever calls it.

@@ -57,8 +57,8 @@ pub use cross_entropy::{cross_entropy, cross_entropy_backward, cross_entropy_fit
 pub use dropout::{dropout, dropout_at, dropout_backward, dropout_blocks};
 pub use elementwise::*;
 pub use indexing::{
-    embedding, embedding_backward, gather, gather_backward, index_add, index_put, index_select, index_select_backward,
-    index_select_checked, masked_fill, one_hot, positions, scatter_add,
+    embedding, embedding_backward, embedding_sum, gather, gather_backward, index_add, index_put, index_select,
+    index_select_backward, index_select_checked, masked_fill, one_hot, positions, scatter_add,
 };
 pub use layout::*;
 pub use linear_gradients::{linear_gradients, linear_gradients_pay};

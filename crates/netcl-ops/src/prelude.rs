@@ -8,10 +8,11 @@ use netcl_core::Result;
 use netcl_core::backend::opencl::{Kernel, Source, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernels::expr::Expr;
-use netcl_core::kernels::expr::opencl::{CType, IndexWidth, inline_c};
+use netcl_core::kernels::expr::opencl::{CType, IndexWidth, bits_type, inline_c};
 use smallvec::SmallVec;
 
-use crate::elements::{kernel_source, rounding, store_aligned};
+use crate::elements::{kernel_source, load, load_aligned, rounding, store_aligned};
+use crate::row_tile::RowTile;
 
 /// The settings of one program: either the key that finds it or the text that defines them.
 pub(crate) enum Prelude<'h> {
@@ -156,6 +157,25 @@ impl Prelude<'_> {
         once(text, &rounding(dtype, 4));
         let _ = writeln!(text, "#define {store}_AT(v_, p_) {}", store_aligned(dtype, 4));
         let _ = writeln!(text, "#define {store}(v, p, i) {store}_AT(v, (p) + (i))");
+    }
+
+    /// Defines how rows of so many elements are held in registers (`row_moments.cl`) and kept in local memory.
+    pub(crate) fn normed_rows(&mut self, dtype: DType, length: usize, wide: RowTile) {
+        let Some(text) = self.text((dtype, length, wide)) else { return };
+        once(text, &rounding(dtype, 1));
+        let local = |text: String| text.replace("__global", "__local");
+        let _ = write!(
+            text,
+            "#define NORM 1\n#define NORM_K {length}\n#define LANES {}\n#define COMPUTE {}\n#define BITS {}\n{}\
+             #define NORMED(p_, i_) {}\n#define NORMED4(p_, i_) {}\n#define STORE_NORMED(v_, p_) {}\n",
+            wide.lanes,
+            dtype.accumulator().cl_type(),
+            bits_type(dtype.size()),
+            wide.defines(dtype),
+            local(load(dtype, "(p_) + (i_)")),
+            local(load_aligned(dtype, "((p_) + (i_))", 4)),
+            local(store_aligned(dtype, wide.width)),
+        );
     }
 
     /// Defines what becomes of a sum and how it is stored: `STORE`, `EPILOGUE` and `EPILOGUE_PARAMS`.

@@ -382,6 +382,7 @@ impl Sink for Tracer {
                 outputs: outputs.iter().map(|&t| t.clone()).collect(),
                 part_of: None,
             }),
+            Meaning::RowNorm(_) => return Ok(false),
         }
         Ok(true)
     }

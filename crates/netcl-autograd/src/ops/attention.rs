@@ -3,11 +3,12 @@
 use std::iter;
 
 use netcl_core::dtype::DType;
+use netcl_core::index::IndexTensor;
 use netcl_core::random::Generator;
 use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
-use netcl_ops::attention::{self as raw, AttentionOptions};
+use netcl_ops::attention::{self as raw, Append, AttentionOptions};
 pub use netcl_ops::attention::{RotaryForm, RotaryTables};
 use netcl_ops::dropout::MaskPlace;
 use smallvec::{SmallVec, smallvec};
@@ -22,7 +23,7 @@ use super::reduce::sum;
 use super::softmax::softmax;
 use crate::autocast;
 use crate::error::{Error, Result};
-use crate::graph::Gradients;
+use crate::graph::{Gradients, grad_enabled};
 use crate::tensor::Tensor;
 use crate::trace;
 
@@ -127,6 +128,43 @@ pub fn scaled_dot_product_attention(
     record_fused("scaled_dot_product_attention", &inputs, output, fast, composite)
 }
 
+/// Keys and values of places that were seen, and where the next one goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Cache<'t> {
+    /// The keys, then the values: `[2, batch, heads, places, width]`.
+    pub store: &'t Tensor,
+    /// The number of the new place, `[1]`.
+    pub place: &'t IndexTensor,
+    /// How many places are looked at; those after the new one are hidden.
+    pub seen: usize,
+}
+
+/// Writes the key and value of one place `[batch, heads, 1, width]` into a cache; then [`scaled_dot_product_attention`] over the places up
+/// to it. `None`, and nothing was written, where that is not one launch. Records nothing.
+pub fn attention_append(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    cache: &Cache<'_>,
+    mask: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let wants = grad_enabled() && [q, k, v].into_iter().any(Tensor::needs_grad);
+    if wants || autocast::enter("scaled_dot_product_attention", [q, k, v]).is_some() {
+        return Ok(None);
+    }
+    let mut store = cache.store.clone();
+    let shown = |which: isize| store.raw().select(0, which)?.slice(2, Slice::new(None, Some(cache.seen as isize), 1));
+    let (keys, values) = (shown(0)?, shown(1)?);
+    let append = Append { key: k.raw(), value: v.raw(), place: cache.place };
+    let options = AttentionOptions { mask: mask.map(Tensor::raw), ..Default::default() };
+    let mut out = None;
+    store.overwrite(|_| {
+        out = raw::attention_append(q.raw(), &keys, &values, &append, &options)?;
+        Ok(())
+    })?;
+    Ok(out.map(Tensor::from))
+}
+
 /// A mask of truth values as what is added to scores: minus infinity for a key that is hidden, which is where it is true with
 /// `true_hides`, else where it is false.
 pub fn additive(mask: &Tensor, dtype: DType, true_hides: bool) -> Result<Tensor> {
@@ -194,7 +232,9 @@ fn grouped(
         return Err(Error::shape(op, k.shape(), why));
     }
     let (group, plain) = (heads / shared, Attention { grouped: false, ..*how });
-    if !how.causal && how.mask.is_none() {
+    // One mask for all heads and queries.
+    let same = |mask: &Tensor| mask.shape().iter().rev().skip(1).take(2).all(|&length| length == 1);
+    if !how.causal && how.mask.is_none_or(same) {
         // The queries of a group as one head: keys and values are not copied.
         let rows = reshape(q, [batch, shared, group * queries, width])?;
         let out = scaled_dot_product_attention(&rows, k, v, &plain, generator)?;

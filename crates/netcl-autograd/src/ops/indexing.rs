@@ -6,13 +6,13 @@ use netcl_core::tensor::Tensor as Raw;
 use netcl_ops as ops;
 use smallvec::smallvec;
 
-use super::elementwise::cast;
+use super::elementwise::{add, cast};
 use super::linear_map::LinearMap;
 use super::pad::{PadMode, pad};
 use super::whole;
 use crate::autocast;
 use crate::error::Result;
-use crate::graph::{Save, record};
+use crate::graph::{Save, grad_enabled, record};
 use crate::tensor::Tensor;
 use crate::trace;
 
@@ -133,6 +133,16 @@ pub fn embedding(weight: &Tensor, indices: &IndexTensor, padding: Option<usize>)
     trace::settings(names[0], || [("indices", indices.tensor().into())]);
     LinearMap::new(names, forward, move |grad| ops::embedding_backward(grad, &again, count, padding))
         .record(weight, output)
+}
+
+/// [`embedding`] of a table plus that of another, whose indices are as many or only one; one launch where nothing is recorded.
+#[track_caller]
+pub fn embedding_sum(first: (&Tensor, &IndexTensor), second: (&Tensor, &IndexTensor)) -> Result<Tensor> {
+    let wants = grad_enabled() && (first.0.needs_grad() || second.0.needs_grad());
+    if wants || first.0.dtype() != second.0.dtype() {
+        return add(&embedding(first.0, first.1, None)?, &embedding(second.0, second.1, None)?);
+    }
+    Ok(ops::embedding_sum((first.0.raw(), first.1), (second.0.raw(), second.1))?.into())
 }
 
 /// A value where a mask is not 0, else `x`.

@@ -32,6 +32,21 @@ pub enum Meaning<'a> {
     Fusable(Arc<dyn Fusable>),
     /// An operation along one axis that is made of maps and reductions.
     AlongAxis(usize, AlongAxis),
+    /// Rows of the only input normalised; the outputs are the result, the means and one divided by the deviations.
+    RowNorm(&'a RowNorm),
+}
+
+/// A normalisation of rows, each by its own statistics: `(x - mean) / sqrt(var + eps) * weight + bias`.
+#[derive(Clone, Debug)]
+pub struct RowNorm {
+    /// Added to variances.
+    pub eps: f64,
+    /// Whether the mean is subtracted.
+    pub centred: bool,
+    /// One element for each of a row's, dense, in the dtype of sums.
+    pub weight: Option<Tensor>,
+    /// The same.
+    pub bias: Option<Tensor>,
 }
 
 /// An elementwise operation.
@@ -203,6 +218,17 @@ pub trait Fusable: Send + Sync {
     /// Whether an input may be computed while it is read; else why not. `inputs` has the expression's first input in its place.
     fn can_fuse(&self, _prologue: &Prologue<'_>, _inputs: &[Tensor], _out: &Tensor) -> Result<CanFuse> {
         Ok(CanFuse::No("its kernels read it as it lies in memory"))
+    }
+
+    /// Runs it with the rows of its first input normalised while they are read, if it gives the same bits as after a launch of the
+    /// normalisation; else `None`. The first input is what is normalised, dense, in the shape that the operation was described with.
+    fn run_normed(
+        &self,
+        _inputs: &[Tensor],
+        _norm: &RowNorm,
+        _epilogue: Option<&Epilogue<'_>>,
+    ) -> Result<Option<Tensor>> {
+        Ok(None)
     }
 
     /// Runs it on tensors of the same layouts as those it was described with; an input that has a prologue may lie in any way.

@@ -1,7 +1,7 @@
 //! A small language model in the manner of GPT-2.
 
 use netcl_autograd::ops::elementwise::add;
-use netcl_autograd::ops::indexing::indices;
+use netcl_autograd::ops::indexing::{embedding_sum, indices};
 use netcl_autograd::ops::layout::{select, slice};
 use netcl_autograd::ops::loss::{LinearCrossEntropyOptions, linear_cross_entropy};
 use netcl_autograd::{Error, IndexTensor, Queue, Result, Slice, Tensor, host};
@@ -151,11 +151,15 @@ impl GPT {
                 return Err(Error::argument("GPT", what));
             }
         };
-        let places = match cache {
-            Some(cache) => cache.rows(self.wpe.weight(), length)?,
-            None => slice(self.wpe.weight(), 0, Slice::new(Some(0), Some(length as isize), 1))?,
+        let (words, places) = (self.wte.weight(), self.wpe.weight());
+        let x = match cache.map(|cache| (cache, cache.followed_within())) {
+            Some((_, Some(place))) => embedding_sum((words, tokens), (places, &place))?,
+            Some((cache, None)) => add(&self.wte.lookup(tokens)?, &cache.rows(places, length)?)?,
+            None => {
+                let places = slice(places, 0, Slice::new(Some(0), Some(length as isize), 1))?;
+                add(&self.wte.lookup(tokens)?, &places)?
+            }
         };
-        let x = add(&self.wte.lookup(tokens)?, &places)?;
         let mut x = dropped(x, self.settings.dropout, self.training)?;
         for (layer, block) in self.h.iter().enumerate() {
             x = block.attend(&x, cache.map(|cache| (cache, layer)))?;

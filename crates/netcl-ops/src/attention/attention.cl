@@ -86,7 +86,7 @@ COMPUTE dropped(ulong seed, ulong block, ulong row, uint key, uint keys, uint be
 #define DROP(query, key) ((COMPUTE)1)
 #endif
 
-#ifndef BACKWARD
+#if !defined(BACKWARD) && !defined(SPLIT)
 COMPUTE larger(COMPUTE a, COMPUTE b) { return ((a >= b) | (a != a)) ? a : b; }
 
 #define PITCH ((D > DV ? D : DV) + 1)

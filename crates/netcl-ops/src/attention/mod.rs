@@ -19,6 +19,7 @@
 //! | `problem.rs` | shapes, strides, checks |
 //! | `cpu.rs`, `cpu/tile.rs` | native: blocks of scores as matrix products |
 //! | `opencl.rs`, `attention.cl`, `attention_backward.cl` | the kernels and how they are launched |
+//! | `split.rs`, `attention_split.cl` | few queries, as in decoding: work-groups share the keys |
 //! | `units.rs`, `attention_units.cl` | 16-bit numbers and tf32 on Hopper's matrix units |
 //! | `rotary.rs` | rotary position embedding |
 
@@ -26,19 +27,22 @@ mod cpu;
 mod opencl;
 mod problem;
 mod rotary;
+mod split;
 mod units;
 
 use netcl_core::Result;
 use netcl_core::backend::Queue;
-use netcl_core::kernels::launch::{self, Cost, Launch};
+use netcl_core::kernels::launch::{self, Cost, Launch, Work};
 use netcl_core::random::Generator;
 use netcl_core::tensor::Tensor;
 
 use crate::dropout::{MaskPlace, reserve};
 use problem::{Problem, Saved};
+use split::Plan;
 
 pub use opencl::force_group;
 pub use rotary::{RotaryForm, RotaryTables, rotary, rotary_backward};
+pub use split::{Append, force_split};
 
 /// What changes the plain `softmax(q k^T / sqrt(width)) v`.
 #[derive(Clone, Debug, Default)]
@@ -115,12 +119,8 @@ pub fn scaled_dot_product_attention(
     v: &Tensor,
     options: &AttentionOptions<'_>,
 ) -> Result<Attention> {
-    const OP: &str = "scaled_dot_product_attention";
-    let problem = Problem::new(OP, q, k, v, options)?;
-    let (queue, dtype) = (q.queue(), problem.q.dtype());
-    let (rows, width) = (problem.rows_shape(), problem.dv);
-    let out = Tensor::uninit(queue, [rows[0], rows[1], rows[2], width], dtype)?;
-    let logsumexp = Tensor::uninit(queue, rows, dtype.accumulator())?;
+    let problem = Problem::new("scaled_dot_product_attention", q, k, v, options)?;
+    let (out, logsumexp) = results(&problem)?;
     if problem.rows() > 0 {
         if problem.s == 0 {
             // Nothing to attend to.
@@ -128,16 +128,66 @@ pub fn scaled_dot_product_attention(
             logsumexp.fill(f64::NEG_INFINITY)?;
         } else {
             let saved = Saved { out: &out, logsumexp: &logsumexp };
-            let (work, args) = match queue {
+            let (work, args) = match q.queue() {
                 Queue::Cpu(_) => cpu::forward(&problem, saved),
-                Queue::OpenCl(stream) if units::serves(&problem, stream) => units::forward(&problem, stream, saved)?,
-                Queue::OpenCl(stream) => opencl::forward(&problem, stream, saved)?,
+                Queue::OpenCl(stream) => match Plan::of(&problem, stream, None) {
+                    Some(plan) => split::forward(&problem, stream, plan, None, saved)?,
+                    None if units::serves(&problem, stream) => units::forward(&problem, stream, saved)?,
+                    None => opencl::forward(&problem, stream, saved)?,
+                },
             };
-            let cost = Cost { flops: problem.flops(2), bytes: problem.bytes() };
-            launch::submit(Launch { name: OP.into(), queue: queue.clone(), work, args, cost })?;
+            submit_forward(&problem, work, args)?;
         }
     }
     Ok(Attention { out: out.cast(q.dtype())?, logsumexp })
+}
+
+/// [`scaled_dot_product_attention`] after a key and a value were written into `k` and `v`, which is one launch; `None`, and nothing was
+/// written, where no kernel does both. A mask must hide the keys after the new one.
+///
+/// ```
+/// use netcl_core::{device::manager, dtype::DType, index::IndexTensor, tensor::Tensor};
+/// use netcl_ops::attention::{Append, AttentionOptions, attention_append};
+///
+/// let queue = manager().cpu().queue;
+/// let cache = Tensor::full(&queue, [1, 1, 8, 4], DType::F32, 0.0)?;
+/// let new = Tensor::full(&queue, [1, 1, 1, 4], DType::F32, 1.0)?;
+/// let place = IndexTensor::from_host(&queue, &[0i64], [1])?;
+/// let append = Append { key: &new, value: &new, place: &place };
+/// // The native CPU writes with a launch of its own.
+/// assert!(attention_append(&new, &cache, &cache.duplicate()?, &append, &AttentionOptions::default())?.is_none());
+/// # Ok::<(), netcl_core::Error>(())
+/// ```
+pub fn attention_append(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    append: &Append<'_>,
+    options: &AttentionOptions<'_>,
+) -> Result<Option<Tensor>> {
+    let Queue::OpenCl(stream) = q.queue() else { return Ok(None) };
+    let problem = Problem::new("attention_append", q, k, v, options)?;
+    let Some(plan) = split::plan_append(&problem, stream, k, v, append)? else { return Ok(None) };
+    if problem.rows() == 0 || problem.s == 0 {
+        return Ok(None);
+    }
+    let (out, logsumexp) = results(&problem)?;
+    let saved = Saved { out: &out, logsumexp: &logsumexp };
+    let (work, args) = split::forward(&problem, stream, plan, Some(append), saved)?;
+    submit_forward(&problem, work, args)?;
+    Ok(Some(out))
+}
+
+/// Memory for the result of forward.
+fn results(problem: &Problem) -> Result<(Tensor, Tensor)> {
+    let (queue, dtype, [batch, heads, length]) = (problem.q.queue(), problem.q.dtype(), problem.rows_shape());
+    let out = Tensor::uninit(queue, [batch, heads, length, problem.dv], dtype)?;
+    Ok((out, Tensor::uninit(queue, problem.rows_shape(), dtype.accumulator())?))
+}
+
+fn submit_forward(problem: &Problem, work: Work, args: opencl::Args) -> Result<()> {
+    let cost = Cost { flops: problem.flops(2), bytes: problem.bytes() };
+    launch::submit(Launch { name: problem.op.into(), queue: problem.q.queue().clone(), work, args, cost })
 }
 
 /// The gradients of [`scaled_dot_product_attention`] for the same tensors, its result and the gradient of that result.

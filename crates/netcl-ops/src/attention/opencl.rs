@@ -15,7 +15,7 @@ use super::problem::{Backward, Problem, Saved};
 use crate::elements::{element_defines, kernel_source};
 use crate::indexing::opencl::buffer;
 
-type Args = SmallVec<[Arg; 8]>;
+pub(super) type Args = SmallVec<[Arg; 8]>;
 
 /// The three kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,17 +128,17 @@ fn kernel(problem: &Problem, stream: &Stream, pass: Pass) -> Result<(Kernel, Til
 }
 
 /// A tensor's memory and the distances of its batches, heads and rows.
-fn tensor(t: &Tensor) -> impl Iterator<Item = Arg> {
+pub(super) fn tensor(t: &Tensor, access: Access) -> impl Iterator<Item = Arg> + use<> {
     let strides: SmallVec<[i64; 3]> = t.layout().strides().iter().take(3).map(|&s| s as i64).collect();
-    buffer(t, Access::Read).into_iter().chain(strides.into_iter().map(|s| Arg::Scalar(Scalar::I64(s))))
+    buffer(t, access).into_iter().chain(strides.into_iter().map(|s| Arg::Scalar(Scalar::I64(s))))
 }
 
-/// The arguments of `PROBLEM`.
-fn arguments(problem: &Problem) -> Args {
+/// The arguments of `PROBLEM`; `keys` says what happens to keys and values.
+pub(super) fn arguments(problem: &Problem, keys: Access) -> Args {
     let mut args = Args::new();
     let mask = problem.mask.as_ref().unwrap_or(&problem.q);
-    for t in [&problem.q, &problem.k, &problem.v, mask] {
-        args.extend(tensor(t));
+    for (t, access) in [(&problem.q, Access::Read), (&problem.k, keys), (&problem.v, keys), (mask, Access::Read)] {
+        args.extend(tensor(t, access));
     }
     let number = |v: f64| match problem.q.dtype() {
         DType::F64 => Scalar::F64(v),
@@ -161,7 +161,7 @@ fn work(problem: &Problem, (kernel, tile): (Kernel, Tile), length: usize, rows: 
     Work::OpenCl(kernel, grid.local([tile.tx, tile.ty]))
 }
 
-fn check(problem: &Problem, stream: &Stream) -> Result<()> {
+pub(super) fn check(problem: &Problem, stream: &Stream) -> Result<()> {
     if problem.l.max(problem.s) < 1 << 31 {
         return Ok(());
     }
@@ -172,7 +172,7 @@ fn check(problem: &Problem, stream: &Stream) -> Result<()> {
 pub(super) fn forward(problem: &Problem, stream: &Stream, saved: Saved<'_>) -> Result<(Work, Args)> {
     check(problem, stream)?;
     let (kernel, tile) = kernel(problem, stream, Pass::Forward)?;
-    let mut args = arguments(problem);
+    let mut args = arguments(problem, Access::Read);
     args.extend(buffer(saved.out, Access::Write));
     args.extend(buffer(saved.logsumexp, Access::Write));
     Ok((work(problem, (kernel, tile), problem.l, tile.queries), args))
@@ -183,16 +183,16 @@ pub(super) fn backward(problem: &Problem, stream: &Stream, backward: &Backward<'
     check(problem, stream)?;
     let [dq, dk, dv] = backward.gradients;
     let (of_queries, tile) = kernel(problem, stream, Pass::OfQueries)?;
-    let mut args = arguments(problem);
-    args.extend(tensor(backward.grad));
-    args.extend(tensor(backward.out));
+    let mut args = arguments(problem, Access::Read);
+    args.extend(tensor(backward.grad, Access::Read));
+    args.extend(tensor(backward.out, Access::Read));
     args.extend(buffer(backward.logsumexp, Access::Read));
     args.extend(buffer(backward.delta, Access::Write));
     args.extend(buffer(dq, Access::Write));
     let first = (work(problem, (of_queries, tile), problem.l, tile.queries), args);
     let (of_keys, tile) = kernel(problem, stream, Pass::OfKeys)?;
-    let mut args = arguments(problem);
-    args.extend(tensor(backward.grad));
+    let mut args = arguments(problem, Access::Read);
+    args.extend(tensor(backward.grad, Access::Read));
     args.extend(buffer(backward.logsumexp, Access::Read));
     args.extend(buffer(backward.delta, Access::Read));
     args.extend(buffer(dk, Access::Write));

@@ -16,12 +16,14 @@
 //! | `cpu.rs` | the native loops |
 //! | `opencl.rs`, `take.cl`, `add_rows.cl` | the kernels and how they are launched |
 //! | `put.rs`, `put.cl` | writing at indices, on both backends |
+//! | `sum.rs`, `take_sum.cl` | rows of two tables added |
 
 mod cpu;
 pub(crate) mod opencl;
 mod order;
 mod problem;
 mod put;
+mod sum;
 
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
@@ -32,6 +34,7 @@ use netcl_core::{Error, Result};
 use crate::elementwise::where_;
 use problem::{Rows, cut};
 pub use put::{index_put, positions};
+pub use sum::embedding_sum;
 
 /// The slices of a tensor at some indices along an axis, in their order: NumPy's `take`, PyTorch's `index_select`.
 ///

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use netcl_core::Result;
-use netcl_core::kernels::described::{CanFuse, Described, Epilogue, Fusable, Meaning, Prologue};
+use netcl_core::kernels::described::{CanFuse, Described, Epilogue, Fusable, Meaning, Prologue, RowNorm};
 use netcl_core::kernels::launch;
 use netcl_core::precision::{MatmulPrecision, matmul_precision};
 use netcl_core::tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::prologue::can_fuse;
-use super::{MatmulOptions, OP, matmul_with};
+use super::{MatmulOptions, OP, matmul_with, normed};
 use crate::epilogue::OwnedEpilogue;
 use crate::prologue::CheckedPrologue;
 
@@ -47,6 +47,12 @@ impl Fusable for FusableMatmul {
             }
             _ => Ok(CanFuse::No("it belongs to the epilogue")),
         }
+    }
+
+    fn run_normed(&self, inputs: &[Tensor], norm: &RowNorm, epilogue: Option<&Epilogue<'_>>) -> Result<Option<Tensor>> {
+        let [a, b, own @ ..] = inputs else { return Ok(None) };
+        let epilogue = self.epilogue.then(own, epilogue.cloned());
+        normed(a, b, norm, epilogue.epilogue().as_ref(), self.precision)
     }
 
     fn run(&self, inputs: &[Tensor], prologue: Option<Prologue<'_>>, epilogue: Option<Epilogue<'_>>) -> Result<Tensor> {

@@ -16,11 +16,17 @@
 // z counts matrices of the batch and, where there are PARTS, parts of k. The groups of a part leave their sums in memory; the one
 // that finds by the counter that it is the last adds them up, always in the same order, and sets the counter back.
 //
+// With NORM the rows of the first operand are normalised first, by every group for itself: they lie in local memory then. A launch less
+// gains more than that costs where rows are few.
+//
 // Compiled with: SUM4, LOAD4(p, i)  four sums; four neighbours, which lie on a boundary of four
 //                ROWS, COLS, TERMS  the work-group's share; TERMS is a power of two
 //                A_WIDTH, B_WIDTH   4 where neighbours can be loaded together, else 1
 //                UNROLLED           1 where loops over rows are written out and two blocks are read at a time
 //                PARTS, FENCE       1 where k is split; makes what was written visible to all groups
+//                NORM               1 where rows are normalised: row_moments.cl is put before this text, with
+//                NORM_K, LANES      their length, and the work-items of each
+//                NORMED(p, i), NORMED4(p, i), STORE_NORMED(v, p)   LOAD, LOAD4 and STOREV for local memory
 
 #if PARTS
 #define PARTS_PARAMS , volatile global SUM4 *parts, volatile global uint *counters
@@ -38,9 +44,21 @@
 #define A_INSIDE(r, t) INSIDE(t, A_ONE(r, t))
 #define B_INSIDE(t, s) INSIDE(t, B_ONE(t, s))
 
+#if NORM
+#undef A_ONE
+#define A_ONE(r, t) (SUM)NORMED(rows + (r) * NORM_K, term + (t))
+#define NORM_PARAMS , global const SUM *weight, ulong weight_at, global const SUM *bias, ulong bias_at, SUM eps, uint centred
+#else
+#define NORM_PARAMS
+#endif
+
 // Four terms of row r.
 #define A_EACH(one, r) (SUM4)(one(r, 0), one(r, 1), one(r, 2), one(r, 3))
-#if A_WIDTH == 4
+#if NORM && NORM_K % 4 == 0
+#define A_FOUR(r) const SUM4 factors = NORMED4(rows + (r) * NORM_K, term);
+#elif NORM
+#define A_FOUR(r) const SUM4 factors = A_EACH(A_ONE, r);
+#elif A_WIDTH == 4
 #define A_AT(four, r, t) (SUM)A_VALUE(four, ROW(r), term + (t))
 #define A_FOUR(r)                                                                                                       \
     const SUM4 read = LOAD4(a, ROW(r) * a_rs + term);                                                                   \
@@ -97,7 +115,7 @@ kernel __attribute__((reqd_work_group_size(COLS * TERMS, 1, 1))) void matmul_str
     global const T *a, ulong a_at, global const T *b, ulong b_at, global OUT *c, ulong c_at,
     INDEX m, INDEX n, INDEX k, INDEX batch1, INDEX splits, INDEX depth,
     INDEX a_rs, INDEX a_cs, INDEX a_b0, INDEX a_b1, INDEX b_rs, INDEX b_cs, INDEX b_b0, INDEX b_b1,
-    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS PROLOGUE_PARAMS PARTS_PARAMS) {
+    INDEX c_rs, INDEX c_cs, INDEX c_b0, INDEX c_b1, INDEX c_split EPILOGUE_PARAMS PROLOGUE_PARAMS NORM_PARAMS PARTS_PARAMS) {
     local SUM4 left[(ROWS * COLS * TERMS + 1) / 2];
     const int item = (int)get_local_id(0);
 #if B_LINES
@@ -111,6 +129,32 @@ kernel __attribute__((reqd_work_group_size(COLS * TERMS, 1, 1))) void matmul_str
     a += a_at + i0 * a_b0 + i1 * a_b1;
     b += b_at + i0 * b_b0 + i1 * b_b1;
     c += c_at + i0 * c_b0 + i1 * c_b1;
+#if NORM
+    local BITS normed[ROWS * NORM_K] __attribute__((aligned(64)));
+    local SUM tile[2 * GROUP];
+    local T *rows = (local T *)normed;
+    for (int r0 = 0; r0 < ROWS; r0 += GROUP / LANES) {
+        const uint lid = item, lanes = LANES, lane = lid % lanes;
+        const int r = r0 + (int)(lid / lanes);
+        const UINT end = r < ROWS ? NORM_K : 0;
+        global const T *x = a + ROW(r) * a_rs;
+        VCOMPUTE v[VECTORS];
+        EACH(j) {
+            v[j] = (VCOMPUTE)(0);
+            if (AT(j) < end) v[j] = LOADV(x + AT(j));
+        }
+        ROW_MOMENTS(k)
+        EACH(j) {
+            if (AT(j) < end) {
+                VCOMPUTE value = (v[j] - middle) * by;
+                if (weight) value *= LOADC(weight + weight_at + AT(j));
+                if (bias) value += LOADC(bias + bias_at + AT(j));
+                STORE_NORMED(value, rows + r * NORM_K + AT(j));
+            }
+        }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
     SUM4 sums[ROWS];
     EACH_ROW sums[r] = (SUM4)0;
     INDEX term = first + slice * 4;

@@ -22,7 +22,7 @@ use std::sync::LazyLock;
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{KernelVariant, has_mma, has_wgmma};
-use netcl_core::kernels::described::CanFuse;
+use netcl_core::kernels::described::{CanFuse, RowNorm};
 use netcl_core::kernels::elementwise::Elementwise;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::Cost;
@@ -258,6 +258,27 @@ pub fn matmul_with(a: &Tensor, b: &Tensor, options: &MatmulOptions<'_>) -> Resul
         }
     }
     Ok(out)
+}
+
+/// [`matmul_with`] of an operand whose rows are normalised while they are read, if that gives the same bits as a launch of the
+/// normalisation before it.
+fn normed(
+    a: &Tensor,
+    b: &Tensor,
+    norm: &RowNorm,
+    epilogue: Option<&Epilogue<'_>>,
+    precision: MatmulPrecision,
+) -> Result<Option<Tensor>> {
+    let Queue::OpenCl(stream) = a.queue() else { return Ok(None) };
+    let rule = ShapeRule::new(a, b)?;
+    let dtype = epilogue.and_then(|epilogue| epilogue.dtype).unwrap_or(a.dtype());
+    let out = Tensor::uninit(a.queue(), rule.out.clone(), dtype)?;
+    if out.size() == 0 || rule.k == 0 {
+        return Ok(None);
+    }
+    let inputs = epilogue_inputs(epilogue, &out)?;
+    let problem = Problem::new(&rule, a, b, &out, &inputs, epilogue, None)?;
+    Ok(opencl::run_normed(stream, &problem, precision, norm)?.then_some(out))
 }
 
 /// `x` times the transposed `weight` (of shape `[out_features, in_features]`) plus `bias`, in one launch.

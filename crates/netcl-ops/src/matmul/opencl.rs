@@ -20,6 +20,7 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::opencl::{Grid, Kernel, Program, Stream};
 use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::{Choice, KernelConfig, KernelVariant, get_kernel_selector};
+use netcl_core::kernels::described::RowNorm;
 use netcl_core::kernels::expr::opencl::IndexWidth;
 use netcl_core::kernels::launch::{self, Access, Arg, Cost, Launch, Scalar, Work};
 use netcl_core::precision::MatmulPrecision;
@@ -99,6 +100,22 @@ pub(super) fn run(
         }
     }
     Ok(())
+}
+
+/// A product whose first operand's rows are normalised while they are read; `false`, and nothing was launched, where that is not one
+/// launch with the same bits.
+pub(super) fn run_normed(
+    stream: &Stream,
+    problem: &Problem<'_>,
+    precision: MatmulPrecision,
+    norm: &RowNorm,
+) -> Result<bool> {
+    let (variant, config) = variant(problem, precision)?;
+    if variant != Variant::Strip || config.is_some() || flips(variant, problem) || problem.batch.len() > BATCH_AXES {
+        return Ok(false);
+    }
+    let device = Device::new(stream);
+    Multiplication::new(stream, &device, problem, &[], 0).launch_normed(norm)
 }
 
 /// The program of the tiled kernel for operands of a dtype, built for a queue's device: for those who launch it themselves.
@@ -271,7 +288,7 @@ impl<'p> Multiplication<'p> {
                 self.submit(variant, kernel, grid.local([items, 1, 1]), [a, b, c], split, (what, flag))?;
             }
             // It adds up its parts itself.
-            Tile::Strip(tile) => return self.launch_strip(tile, self.strip_split(tile)),
+            Tile::Strip(tile) => return self.launch_strip(tile, self.strip_split(tile), None),
             Tile::Vectors { rows, width, vectors, pack_a, pack_b } => {
                 let a = if pack_a { self.pack(true, &a, rows)? } else { a };
                 let b = if pack_b { self.pack(false, &b, width * vectors)? } else { b };

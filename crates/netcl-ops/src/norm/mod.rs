@@ -11,7 +11,7 @@
 //! | `rows.rs` | statistics per row of the last axes: layer, group and root-mean-square normalisation |
 //! | `cpu/` | the native loops: `moments.rs`, `rows.rs`, `batch.rs` |
 //! | `opencl.rs` | how kernels are launched |
-//! | `norm_registers.cl`, `norm_planes.cl` | rows in registers, and planes in vectors |
+//! | `row_moments.cl`, `norm_registers.cl`, `norm_planes.cl` | rows in registers, and planes in vectors |
 //! | `norm.cl`, `norm_backward.cl` | what these do not fit |
 
 mod batch;

@@ -8,30 +8,10 @@
 //   norm_back_sums           the same, and the parameters' gradients. Slot s takes every Nth row, N slots in all; each lane adds up
 //                            g * h and g of its places over its slot's rows -> partial[slot] = (sums of g * h, sums of g)
 //
-// A vector has elements of one channel, or span is 1.
-
-// Adds up over the lanes of every row; all of them get the results.
-#define JOIN(a, b)                                                                      \
-    {                                                                                   \
-        tile[lid] = a;                                                                  \
-        tile[GROUP + lid] = b;                                                          \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                   \
-        for (uint half_ = lanes / 2; half_ > 0; half_ /= 2) {                           \
-            if (lane < half_) {                                                         \
-                tile[lid] += tile[lid + half_];                                         \
-                tile[GROUP + lid] += tile[GROUP + lid + half_];                         \
-            }                                                                           \
-            barrier(CLK_LOCAL_MEM_FENCE);                                               \
-        }                                                                               \
-        a = tile[lid - lane];                                                           \
-        b = tile[GROUP + lid - lane];                                                   \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                   \
-    }
+// A vector has elements of one channel, or span is 1. row_moments.cl is put before this text.
 
 // A parameter's values for the vector at place d of a row whose channels begin with `first`.
 #define PARAMETER(p, d) (span == 1 ? LOADC(p + p##_at + first + (d)) : (VCOMPUTE)(p[p##_at + first + (d) / span]))
-#define EACH(j) for (uint j = 0; j < VECTORS; ++j)
-#define AT(j) ((UINT)((j) * lanes + lane) * WIDTH)
 
 #ifdef KERNEL_norm_rows_registers
 __attribute__((reqd_work_group_size(GROUP, 1, 1)))
@@ -48,31 +28,13 @@ __kernel void norm_rows_registers(__global const ELEMENT *x, const ulong x_at, _
     x += x_at + at * n;
     y += y_at + at * n;
     const UINT first = at % groups * channels;
-    VCOMPUTE v[VECTORS], sums = (VCOMPUTE)(0), squares = (VCOMPUTE)(0);
+    VCOMPUTE v[VECTORS];
     #pragma unroll
     EACH(j) {
         v[j] = (VCOMPUTE)(0);
         if (AT(j) < end) v[j] = LOADV(x + AT(j));
     }
-    #pragma unroll
-    EACH(j) sums += v[j];
-    COMPUTE middle = ALL(PLUS, sums), unused = 0;
-    if (centred) JOIN(middle, unused)
-    middle = centred ? middle / n : 0;
-    // The rounded mean is off by a little, which the deviations from it show.
-    sums = (VCOMPUTE)(0);
-    #pragma unroll
-    EACH(j) {
-        const VCOMPUTE d = AT(j) < end ? v[j] - middle : (VCOMPUTE)(0);
-        sums += d;
-        squares += d * d;
-    }
-    COMPUTE off = ALL(PLUS, sums), total = ALL(PLUS, squares);
-    JOIN(off, total)
-    off = centred ? off / n : 0;
-    middle += off;
-    const COMPUTE var = total / n - off * off;
-    const COMPUTE by = 1 / sqrt((var < 0 ? 0 : var) + eps);
+    ROW_MOMENTS(n)
     #pragma unroll
     EACH(j) {
         if (AT(j) < end) {

@@ -39,7 +39,7 @@ fn backward_code(kernel: &'static str) -> ClCode<'static> {
 }
 
 fn registers_code(kernel: &'static str) -> ClCode<'static> {
-    let text = include_str!("norm_registers.cl");
+    let text = concat!(include_str!("row_moments.cl"), include_str!("norm_registers.cl"));
     ClCode { file: "norm_registers.cl", text, ..forward_code(kernel) }
 }
 

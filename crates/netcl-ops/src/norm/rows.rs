@@ -4,7 +4,8 @@
 //! Parameters belong to channels, which are `span` neighbouring elements each.
 
 use netcl_core::backend::Queue;
-use netcl_core::kernels::launch::Access;
+use netcl_core::kernels::described::{Described, Meaning, RowNorm};
+use netcl_core::kernels::launch::{self, Access};
 use netcl_core::tensor::Tensor;
 use netcl_core::{Error, Result};
 
@@ -175,6 +176,12 @@ fn forward(
         mean.fill(f64::NAN)?;
         rstd.fill(f64::NAN)?;
         return Ok(Normalized { output, mean, rstd });
+    }
+    // Of groups of channels rows have parameters in common.
+    if launch::has_sink() && rows.groups == 1 && rows.span == 1 {
+        let norm = RowNorm { eps, centred: rows.centred, weight: weight.clone(), bias: bias.clone() };
+        let meaning = Meaning::RowNorm(&norm);
+        launch::offer(&Described { inputs: &[&x], outputs: &[&output, &mean, &rstd], meaning })?;
     }
     let args = Args::default()
         .read(&x)

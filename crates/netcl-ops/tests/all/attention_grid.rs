@@ -7,12 +7,15 @@ use netcl_core::backend::Queue;
 use netcl_core::backend::cpu::{buffer, set_num_threads};
 use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
+use netcl_core::index::IndexTensor;
 use netcl_core::kernels::launch::{Counter, Recorder, Slot, with_sink};
 use netcl_core::random::Generator;
+use netcl_core::shape::Slice;
 use netcl_core::tensor::Tensor;
 use netcl_ops::attention::{
-    AttentionOptions, RotaryForm, RotaryTables, attention_blocks, force_group, rotary, rotary_backward,
-    scaled_dot_product_attention as attend, scaled_dot_product_attention_backward as attend_backward,
+    Append, AttentionOptions, RotaryForm, RotaryTables, attention_append, attention_blocks, force_group, force_split,
+    rotary, rotary_backward, scaled_dot_product_attention as attend,
+    scaled_dot_product_attention_backward as attend_backward,
 };
 use netcl_ops::dropout::MaskPlace;
 
@@ -97,6 +100,117 @@ fn matrix_units() {
         }
     }
     grid.finish(2 * cases.len());
+}
+
+/// Keys shared by work-groups: fewer keys than groups, the last group's keys few or none, rows of queries in several blocks, all keys
+/// of a query hidden, widths that are not read in fours.
+#[test]
+fn keys_shared_by_groups() {
+    let case = |name, sizes, layout| Case { name, sizes, layout, ..Default::default() };
+    let masked = |case: Case, mask| Case { mask: Some(mask), ..case };
+    let cases = [
+        case("one key", [1, 2, 1, 1, 16, 16], Layout::Dense),
+        case("one query", [2, 3, 1, 301, 64, 64], Layout::Heads),
+        masked(case("a hidden row", [2, 2, 5, 90, 16, 8], Layout::Heads), [1, 2, 5, 90]),
+        masked(case("one mask for all", [2, 3, 16, 70, 16, 16], Layout::Dense), [2, 1, 1, 70]),
+        Case { causal: true, ..case("causal", [1, 2, 40, 33, 16, 16], Layout::Transposed) },
+        Case { scale: Some(-0.3), ..case("odd widths", [1, 3, 3, 45, 5, 3], Layout::Heads) },
+        case("wide", [1, 1, 4, 40, 256, 200], Layout::Dense),
+    ];
+    let mut grid = Grid::new("attention with shared keys");
+    for device in devices() {
+        for (i, case) in cases.iter().enumerate() {
+            for dtype in DType::FLOATS {
+                // PoCL takes seconds for a program.
+                let slow = device.platform_name.contains("Portable") && i != 2 && dtype != DType::F32;
+                if !supports(&device, dtype) || slow {
+                    continue;
+                }
+                for parts in if device.backend.name() == "cpu" { &[1][..] } else { &[1, 3, 40] } {
+                    let what = format!("{dtype} {} in {parts} parts", case.name);
+                    grid.cell(&device, what, || force_split(*parts, || check(&device, case, dtype)));
+                }
+            }
+        }
+    }
+    grid.finish(4 * cases.len());
+}
+
+/// A key and a value that the launch of attention writes: as when they are written before, and nothing else is.
+#[test]
+fn appended_keys() {
+    let mut grid = Grid::new("attention that appends");
+    for device in devices() {
+        let queue = &device.queue;
+        let native = device.backend.name() == "cpu";
+        for (dtype, widths) in [(DType::F32, [8, 8]), (DType::BF16, [16, 16]), (DType::F16, [7, 5])] {
+            for place in [0usize, 1, 30, 69, 99] {
+                grid.cell(&device, format!("{dtype} {widths:?} at {place}"), || {
+                    let (seen, capacity) = (70, 100);
+                    let new: Vec<Tensor> = (0..2)
+                        .map(|i| operand(queue, [2, 3, 1, widths[i]], 5 + i as u64, dtype, Layout::Heads).0)
+                        .collect();
+                    let q = operand(queue, [2, 3, 1, widths[0]], 4, dtype, Layout::Heads).0;
+                    let cache = |i: usize| {
+                        let mut values = random(2 * 3 * capacity * widths[i], 7 + i as u64, (-1.0, 1.0));
+                        // What nobody has written yet is not looked at.
+                        for (at, value) in values.iter_mut().enumerate() {
+                            if at / widths[i] % capacity >= place {
+                                *value = f64::NAN;
+                            }
+                        }
+                        tensor(queue, &values, [2, 3, capacity, widths[i]], dtype).0
+                    };
+                    let caches = [cache(0), cache(1)];
+                    let part =
+                        |t: &Tensor, count: usize| t.slice(2, Slice::new(Some(0), Some(count as isize), 1)).unwrap();
+                    let at = IndexTensor::from_host(queue, &[place as i64], [1]).unwrap();
+                    let append = Append { key: &new[0], value: &new[1], place: &at };
+                    let mask = tensor(queue, &random(2 * seen, 9, (-1.0, 1.0)), [2, 1, 1, seen], dtype).0;
+                    let options = AttentionOptions { mask: Some(&mask), ..Default::default() };
+                    let [k, v] = [part(&caches[0], seen), part(&caches[1], seen)];
+                    let out = force_split(3, || attention_append(&q, &k, &v, &append, &options)).unwrap();
+                    let Some(out) = out else {
+                        return if native { Ok(()) } else { Err("it does not append".to_owned()) };
+                    };
+                    let expected: Vec<Tensor> = (0..2)
+                        .map(|i| {
+                            let expected = cache(i);
+                            if place < seen {
+                                netcl_ops::index_put(&expected, 2, &at, &new[i]).unwrap();
+                            }
+                            expected
+                        })
+                        .collect();
+                    for (found, expected) in caches.iter().zip(&expected) {
+                        let bits =
+                            |t: &Tensor| t.to_f64_vec().unwrap().into_iter().map(f64::to_bits).collect::<Vec<_>>();
+                        if bits(found) != bits(expected) {
+                            return Err("the cache differs".to_owned());
+                        }
+                    }
+                    let visible = seen.min(place + 1);
+                    let [k, v] = [part(&expected[0], visible), part(&expected[1], visible)];
+                    let mask = mask.slice(3, Slice::new(Some(0), Some(visible as isize), 1)).unwrap();
+                    let options = AttentionOptions { mask: Some(&mask), ..Default::default() };
+                    let expected = attend(&q, &k, &v, &options).unwrap().out.to_f64_vec().unwrap();
+                    let close = Tolerance { relative: 2.0 * epsilon(dtype), absolute: 4.0 * epsilon(dtype) };
+                    close.check(&out.to_f64_vec().unwrap(), &expected)
+                });
+            }
+        }
+        if native {
+            continue;
+        }
+        let make = |shape: [usize; 4]| Tensor::full(queue, shape, DType::F32, 1.0).unwrap();
+        let (q, k, wrong) = (make([1, 2, 1, 4]), make([1, 2, 6, 4]), make([1, 2, 2, 4]));
+        let at = IndexTensor::from_host(queue, &[0i64], [1]).unwrap();
+        let append = Append { key: &wrong, value: &q, place: &at };
+        let text = attention_append(&q, &k, &k, &append, &AttentionOptions::default()).unwrap_err().to_string();
+        assert!(text.contains("the new key must have shape (1, 2, 1, 4)"), "{text}");
+        queue.finish().unwrap();
+    }
+    grid.finish(15);
 }
 
 /// With groups of work-items on processors, too, and on devices that pretend to be small: limits are read once per process.

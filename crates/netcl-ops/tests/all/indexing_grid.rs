@@ -414,3 +414,41 @@ fn recorded_additions() {
         }
     }
 }
+
+/// Rows of two tables, with the bits that they have when they are added afterwards.
+#[test]
+fn sums_of_two_tables() {
+    let mut grid = Grid::new("embedding_sum");
+    for device in devices() {
+        let queue = &device.queue;
+        for dtype in DType::FLOATS.into_iter().filter(|&dtype| supports(&device, dtype)) {
+            for (shape, places) in
+                [(&[1, 1][..], &[1][..]), (&[3, 1], &[1]), (&[3, 1], &[3, 1]), (&[2, 3], &[2, 3]), (&[2, 3], &[3])]
+            {
+                grid.cell(&device, format!("{dtype} {shape:?} {places:?}"), || {
+                    let [x, y] = [(7, 1), (5, 2)].map(|(rows, seed)| view("dense", &device, &[rows, 9], dtype, seed));
+                    let at = index(queue, &below(7, shape.iter().product(), 3), shape);
+                    let place = index(queue, &below(5, places.iter().product(), 4), places);
+                    let counter = Rc::new(Counter::default());
+                    let sum = with_sink(counter.clone(), || ops::embedding_sum((&x, &at), (&y, &place)));
+                    let apart = |table: &Tensor, at: &IndexTensor| ops::embedding(table, at).unwrap();
+                    let expected = ops::elementwise::add(&apart(&x, &at), &apart(&y, &place)).unwrap();
+                    let one_launch = device.backend.name() != "cpu" && places != [3];
+                    if one_launch && counter.launches() != 1 {
+                        return Err(format!("{:?}", counter.names()));
+                    }
+                    match sum.unwrap().to_f64_vec().unwrap() == expected.to_f64_vec().unwrap() {
+                        true => Ok(()),
+                        false => Err("it differs".to_owned()),
+                    }
+                });
+            }
+        }
+        let table = Tensor::full(queue, [2, 3], DType::F32, 1.0).unwrap();
+        let [inside, outside] = [0i64, 2].map(|at| IndexTensor::from_host(queue, &[at], [1]).unwrap());
+        let text = ops::embedding_sum((&table, &inside), (&table, &outside)).unwrap_err().to_string();
+        assert!(text.contains("must lie in 0..2"), "{text}");
+        queue.finish().unwrap();
+    }
+    grid.finish(20);
+}

@@ -59,6 +59,7 @@ const FILES: &[(&str, &str, &str)] = &[
     (include_str!("../../src/indexing/add_rows.cl"), "-D KEYS=int -D PLACES=int", "add_rows"),
     (include_str!("../../src/indexing/put.cl"), "", "put_rows"),
     (include_str!("../../src/indexing/take.cl"), "", "take"),
+    (include_str!("../../src/indexing/take_sum.cl"), "", "take_sum"),
     (include_str!("../../src/integer/integer.cl"), "-D EXPRESSION=x+y", "elements"),
     (include_str!("../../src/linear_gradients/linear_gradients.cl"), "-D SIDE=16", "linear_gradients"),
     (include_str!("../../src/matmul/matmul_naive.cl"), "", "matmul_naive"),
@@ -95,7 +96,7 @@ const FILES: &[(&str, &str, &str)] = &[
         "norm_rows_and_planes",
     ),
     (
-        include_str!("../../src/norm/norm_registers.cl"),
+        concat!(include_str!("../../src/norm/row_moments.cl"), include_str!("../../src/norm/norm_registers.cl")),
         "-D KERNEL_norm_rows_registers -D KERNEL_norm_back_sums",
         "norm_rows_registers",
     ),
@@ -127,6 +128,15 @@ const DEFINED: &[(&str, &str, &str)] = &[
         include_str!("../../src/attention/attention.cl"),
         "#define QUERIES 32\n#define KEYS 16\n#define TX 8\n#define TY 8\n#define D 64\n#define DV 64\n#define DROPOUT 0\n",
         "attention_forward",
+    ),
+    (
+        concat!(
+            include_str!("../../src/attention/attention.cl"),
+            include_str!("../../src/attention/attention_split.cl")
+        ),
+        "#define ROWS 4\n#define TX 128\n#define TY 1\n#define KEYS 32\n#define LANES 4\n#define COLS 16\n#define SLICES 8\n#define D 64\n\
+         #define DV 64\n#define DROPOUT 0\n#define SPLIT\n#define PARTS 1\n#define APPEND 1\n#define PLACE long\n",
+        "attention_split",
     ),
     (
         include_str!("../../src/reduce/reduce.cl"),

@@ -8,11 +8,13 @@ use netcl_core::device::{DeviceHandle, manager};
 use netcl_core::dtype::DType;
 use netcl_core::index::IndexTensor;
 use netcl_core::random::Generator;
-use netcl_core::shape::Shape;
+use netcl_core::shape::{Shape, Slice};
 use netcl_core::tensor::Tensor;
 use netcl_ops as ops;
-use netcl_ops::attention::{AttentionOptions, RotaryForm, RotaryTables, force_group, rotary};
-use netcl_ops::attention::{scaled_dot_product_attention, scaled_dot_product_attention_backward};
+use netcl_ops::attention::{
+    Append, AttentionOptions, RotaryForm, RotaryTables, attention_append, force_group, force_split,
+};
+use netcl_ops::attention::{rotary, scaled_dot_product_attention, scaled_dot_product_attention_backward};
 use netcl_ops::conv::{ConvOptions, ConvParams, Variant, conv_transpose2d, conv2d};
 use netcl_ops::conv::{conv2d_backward_data, conv2d_backward_weight, conv2d_with_statistics};
 use netcl_ops::integer::{self, IntegerOp, integer};
@@ -266,6 +268,33 @@ fn attention_and_rotation() {
                     let back = scaled_dot_product_attention_backward(&grad, &queries, &keys, &v, &saved, &options)?;
                     Ok(vec![saved.out, back.q, back.k, back.v])
                 })
+            });
+        }
+        for (parts, dtype) in [(1, DType::F32), (3, DType::F32), (9, DType::BF16)] {
+            same(&device, &format!("attention in {parts} parts, {dtype}"), |q| {
+                let cast = |t: Tensor| t.cast(dtype);
+                let (queries, keys) = (cast(values(q, &[1, 2, 2, 4], 1))?, cast(values(q, &[1, 2, 7, 4], 2))?);
+                let (v, mask) = (cast(values(q, &[1, 2, 7, 8], 3))?, cast(values(q, &[2, 7], 4))?);
+                let options = AttentionOptions { mask: Some(&mask), ..Default::default() };
+                Ok(vec![force_split(parts, || scaled_dot_product_attention(&queries, &keys, &v, &options))?.out])
+            });
+            same(&device, &format!("attention that appends, in {parts} parts, {dtype}"), |q| {
+                let cast = |t: Tensor| t.cast(dtype);
+                let (one, keys) = (cast(values(q, &[1, 2, 1, 5], 1))?, cast(values(q, &[1, 2, 7, 5], 2))?);
+                let (new, place) = (cast(values(q, &[1, 2, 1, 5], 3))?, IndexTensor::from_host(q, &[4i64], [1])?);
+                let v = keys.duplicate()?;
+                let append = Append { key: &new, value: &one, place: &place };
+                let options = AttentionOptions::default();
+                let out = match force_split(parts, || attention_append(&one, &keys, &v, &append, &options))? {
+                    Some(out) => out,
+                    None => {
+                        ops::index_put(&keys, 2, &place, &new)?;
+                        ops::index_put(&v, 2, &place, &one)?;
+                        let seen = |t: &Tensor| t.slice(2, Slice::new(Some(0), Some(5), 1));
+                        scaled_dot_product_attention(&one, &seen(&keys)?, &seen(&v)?, &options)?.out
+                    }
+                };
+                Ok(vec![out, keys, v])
             });
         }
         same(&device, "rotary", |q| {

@@ -4,6 +4,7 @@
 mod capture;
 mod capture_guard;
 mod capture_support;
+mod decoding;
 mod examples;
 mod fashion_losses;
 mod first_network;

@@ -19,7 +19,7 @@ use super::{InPlace, Need, Recorded, Recording, State, Step};
 use crate::backend::Queue;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::described::{self, Described, Fusable, Meaning, Prologue};
+use crate::kernels::described::{self, Described, Fusable, Meaning, Prologue, RowNorm};
 use crate::kernels::elementwise::{Elementwise, Number};
 use crate::kernels::expr::{Expr, Graph, Val};
 use crate::kernels::launch::{self, Access, Arg, Launch};
@@ -46,6 +46,8 @@ pub(super) struct Notes {
     maps: HashMap<usize, Map>,
     /// Steps that fill a need with a number.
     fills: Vec<(usize, usize)>,
+    /// Normalisations of rows by their step.
+    norms: HashMap<usize, Norm>,
     products: Vec<Product>,
     /// Whether a product is being turned into launches, whose parts are nobody's business.
     lowering: bool,
@@ -54,6 +56,15 @@ pub(super) struct Notes {
 enum Meant {
     Map(Box<Map>),
     Fill(usize),
+    Norm(Box<Norm>),
+}
+
+/// A normalisation of rows.
+struct Norm {
+    norm: RowNorm,
+    input: Tensor,
+    /// The result, then the statistics.
+    outputs: Vec<Tensor>,
 }
 
 /// An elementwise operation with one result.
@@ -162,8 +173,17 @@ impl State {
                 let g = Graph::new();
                 self.map("cast", g.finish(&[g.input(0)]), &[], operation.inputs, output)
             }
+            (Meaning::RowNorm(norm), outputs) => self.norm(norm, operation.inputs, outputs),
             _ => None,
         };
+    }
+
+    fn norm(&self, norm: &RowNorm, inputs: &[&Tensor], outputs: &[&Tensor]) -> Option<Meant> {
+        let own = |t: &Option<Tensor>| t.as_ref().map(|t| self.standing_in(t));
+        let (weight, bias) = (own(&norm.weight), own(&norm.bias));
+        let norm = RowNorm { weight: weight.flatten(), bias: bias.flatten(), ..norm.clone() };
+        let input = self.standing_in(inputs.first()?)?;
+        Some(Meant::Norm(Box::new(Norm { norm, input, outputs: self.all(outputs)? })))
     }
 
     fn map(&self, name: &str, expr: Expr, scalars: &[Number], inputs: &[&Tensor], output: &Tensor) -> Option<Meant> {
@@ -180,6 +200,9 @@ impl State {
             }
             Some(Meant::Fill(need)) if touches(launch, &self.needs[need].stand_in, true) => {
                 self.fusion.fills.push((at, need));
+            }
+            Some(Meant::Norm(norm)) if norm.outputs.iter().all(|out| touches(launch, out.storage(), true)) => {
+                self.fusion.norms.insert(at, *norm);
             }
             _ => {}
         }
@@ -251,6 +274,33 @@ impl State {
             chain.product.moving || chain.epilogue.as_ref().is_some_and(|epilogue| any_slot(&epilogue.scalars));
         let waits = moving && at >= from && self.steps[from..at].iter().any(|step| matches!(step, Step::Host(_)));
         (alone && kept && !waits && map.fits(chain)).then_some(at)
+    }
+
+    /// The step of the normalisation whose result only a chain's product reads, and only as its first operand.
+    fn normalised(&self, chain: &Chain<'_>, users: &[Vec<usize>]) -> Option<usize> {
+        let (own, first) = (&chain.product.steps, chain.product.inputs.first()?);
+        let at = *users[self.need(first.storage())?].first()?;
+        let Norm { norm, input, outputs } = self.fusion.norms.get(&at).filter(|_| !chain.product.pointwise)?;
+        let result = outputs.first()?;
+        let unread = outputs.iter().all(|out| {
+            let is_result = Arc::ptr_eq(out.storage(), result.storage());
+            self.need(out.storage()).is_some_and(|need| {
+                let by_product = |step: &usize| is_result && own.contains(step);
+                self.needs[need].storage.strong_count() == 0
+                    && users[need].iter().all(|step| *step == at || by_product(step))
+            })
+        });
+        let once = chain.inputs().filter(|input| Arc::ptr_eq(input.storage(), result.storage())).count() == 1;
+        // What is read later than before must still be there.
+        let last = chain.followers.last().map_or(own.end, |last| last + 1);
+        let mut read = std::iter::once(input).chain(&norm.weight).chain(&norm.bias);
+        let kept = read.all(|read| {
+            self.launches_in(at + 1..last)
+                .all(|(step, launch)| own.contains(&step) || !touches(launch, read.storage(), true))
+        });
+        let moved = self.steps[at..last].iter().any(|step| matches!(step, Step::Host(_)));
+        let whole = is_whole(first) && is_whole(result) && first.dtype() == result.dtype();
+        (unread && once && kept && !moved && whole).then_some(at)
     }
 }
 
@@ -373,10 +423,7 @@ impl Recording {
         inputs: &[Tensor],
         epilogue: Option<described::Epilogue<'_>>,
     ) -> Result<Tensor> {
-        self.state.borrow_mut().fusion.lowering = true;
-        let made = heavy.run(inputs, None, epilogue);
-        self.state.borrow_mut().fusion.lowering = false;
-        made
+        self.lowering(|| heavy.run(inputs, None, epilogue))
     }
 
     /// What was recorded, in as few launches as give the same bits; the recording is empty and closed then.
@@ -408,14 +455,19 @@ impl Recording {
                     chain.push(at, map);
                 }
             }
-            let Some((last, before)) = chain.followers.split_last() else { continue };
+            let norm = self.state.borrow().normalised(&chain, &users);
+            if chain.followers.is_empty() && norm.is_none() {
+                continue;
+            }
             let requested = self.state.borrow().requested_bytes;
-            let fused = launch::with_sink(self.clone(), || self.fuse(&chain))?;
+            let fused = launch::with_sink(self.clone(), || self.fuse(&chain, norm))?;
             self.state.borrow_mut().requested_bytes = requested;
-            if let Some(launches) = fused {
-                let others: Vec<usize> = product.steps.clone().chain(before.iter().copied()).collect();
+            if let Some((launches, norm)) = fused {
+                let mut others: Vec<usize> = product.steps.clone().chain(chain.followers.iter().copied()).collect();
+                let Some(last) = others.pop() else { continue };
+                others.extend(norm);
                 gone.extend(&others);
-                instead.insert(*last, Joined { launches, others });
+                instead.insert(last, Joined { launches, others });
             }
         }
         let (constants, once) = self.state.borrow_mut().constants(&gone);
@@ -428,15 +480,24 @@ impl Recording {
         Ok(Recorded { once, origins: origins.launches, slots, places, ..self.take() })
     }
 
-    /// The launches of a product with its epilogue.
-    fn fuse(&self, chain: &Chain<'_>) -> Result<Option<Vec<Launch>>> {
-        let Chain { product, epilogue: Some(Epilogue { expr, inputs, scalars }), output, .. } = chain else {
-            return Ok(None);
-        };
+    /// The launches of a product with its epilogue and, where it computes that, the normalisation of a step before it; which is given
+    /// back in this case.
+    fn fuse(&self, chain: &Chain<'_>, norm: Option<usize>) -> Result<Option<(Vec<Launch>, Option<usize>)>> {
+        let Chain { product, epilogue, output, .. } = chain;
         let start = self.state.borrow().steps.len();
-        let (inputs, scalars, dtype) = (inputs.clone(), scalars.clone(), Some(output.dtype()));
-        let epilogue = described::Epilogue { expr, inputs, scalars, dtype };
-        let made = self.lower(&product.heavy, &product.inputs, Some(epilogue))?;
+        let epilogue = epilogue.as_ref().map(|Epilogue { expr, inputs, scalars }| {
+            let (inputs, scalars, dtype) = (inputs.clone(), scalars.clone(), Some(output.dtype()));
+            described::Epilogue { expr, inputs, scalars, dtype }
+        });
+        let normed = match norm {
+            Some(at) => self.lower_normed(product, at, epilogue.as_ref())?,
+            None => None,
+        };
+        let (made, norm) = match normed {
+            Some(made) => (made, norm),
+            None if epilogue.is_none() => return Ok(None),
+            None => (self.lower(&product.heavy, &product.inputs, epilogue)?, None),
+        };
         let mut state = self.state.borrow_mut();
         let launches = state.split_off(start);
         if !lie_alike(&made, output) || made.storage().nbytes() != output.storage().nbytes() {
@@ -445,9 +506,36 @@ impl Recording {
         state.append(launches, &made, output);
         let mut launches = state.split_off(start);
         if let Some(last) = launches.last_mut() {
-            last.name = format!("{}_{}", last.name, chain.names.join("_")).into();
+            let before = norm.and_then(|at| state.steps[at].launch()).map(|norm| norm.name.clone());
+            let names =
+                before.iter().chain([&last.name]).map(AsRef::as_ref).chain(chain.names.iter().map(String::as_str));
+            last.name = names.collect::<Vec<&str>>().join("_").into();
         }
-        Ok(Some(launches))
+        Ok(Some((launches, norm)))
+    }
+
+    /// The product of what a step normalises, if it normalises that itself.
+    fn lower_normed(
+        &self,
+        product: &Product,
+        at: usize,
+        epilogue: Option<&described::Epilogue<'_>>,
+    ) -> Result<Option<Tensor>> {
+        let state = self.state.borrow();
+        let Some(Norm { norm, input, .. }) = state.fusion.norms.get(&at) else { return Ok(None) };
+        let Some(read) = viewed(input, &product.inputs[0]) else { return Ok(None) };
+        let norm = norm.clone();
+        drop(state);
+        let inputs: Vec<Tensor> = std::iter::once(read).chain(product.inputs.iter().skip(1).cloned()).collect();
+        self.lowering(|| product.heavy.run_normed(&inputs, &norm, epilogue))
+    }
+
+    /// Runs a product whose launches are nobody's business.
+    fn lowering<R>(&self, run: impl FnOnce() -> R) -> R {
+        self.state.borrow_mut().fusion.lowering = true;
+        let made = run();
+        self.state.borrow_mut().fusion.lowering = false;
+        made
     }
 }
 

@@ -2,16 +2,20 @@
 
 use netcl_core::Result;
 use netcl_core::backend::opencl::{COUNTERS, Grid, Kernel};
+use netcl_core::dtype::DType;
 use netcl_core::kernel_selector::STRIP_ROWS;
-use netcl_core::kernels::launch::{Access, Arg};
+use netcl_core::kernels::described::RowNorm;
+use netcl_core::kernels::launch::{Access, Arg, Scalar};
 use netcl_core::tensor::Tensor;
 
 use super::super::Variant;
 use super::super::problem::Problem;
-use super::choice::Device;
+use super::choice::{Device, Tile};
 use super::source::Outcome;
 use super::split::Split;
 use super::{Multiplication, Operand};
+use crate::dense;
+use crate::row_tile::RowTile;
 
 /// Columns, and terms, of a work-item's block.
 const BLOCK: usize = 4;
@@ -90,12 +94,18 @@ impl Multiplication<'_> {
         Split::of(p.k, parts)
     }
 
-    pub(super) fn launch_strip(&self, tile: StripTile, split: Split) -> Result<()> {
+    pub(super) fn launch_strip(&self, tile: StripTile, split: Split, norm: Option<(&RowNorm, RowTile)>) -> Result<()> {
         let p = self.problem;
         let operands =
             [self.operand(&p.a, Access::Read), self.operand(&p.b, Access::Read), self.operand(&p.c, Access::Write)];
-        let kernel = self.strip_kernel(tile, &operands, split)?;
+        let kernel = self.strip_kernel(tile, &operands, split, norm.map(|(_, wide)| wide))?;
         let mut args = self.arguments(Variant::Strip, &operands, split, Outcome::Final);
+        if let Some((norm, _)) = norm {
+            let parameters = dense::Args::default().maybe(norm.weight.as_ref(), Access::Read);
+            args.extend(parameters.maybe(norm.bias.as_ref(), Access::Read).into_list());
+            let eps = if p.sum == DType::F64 { Scalar::F64(norm.eps) } else { Scalar::F32(norm.eps as f32) };
+            args.extend([eps, Scalar::U32(u32::from(norm.centred))].map(Arg::Scalar));
+        }
         let (columns, rows) = (p.n.div_ceil(tile.columns()), p.m.div_ceil(tile.rows));
         if split.parts > 1 {
             let shape = [columns * rows * self.matrices(), split.parts, tile.rows * tile.columns()];
@@ -108,7 +118,34 @@ impl Multiplication<'_> {
         self.send(Variant::Strip.kernel_name(), kernel, grid, args, self.slice_cost())
     }
 
-    fn strip_kernel(&self, tile: StripTile, [a, b, _]: &[Operand; 3], split: Split) -> Result<Kernel> {
+    /// The product of normalised rows in one launch, with the bits that it has after a launch of the normalisation; `false` where there
+    /// is none.
+    pub(super) fn launch_normed(&self, norm: &RowNorm) -> Result<bool> {
+        let p = self.problem;
+        let Tile::Strip(tile) = self.chosen_tile(Variant::Strip)? else { return Ok(false) };
+        let (dtype, parameters) = (p.a.tensor.dtype(), [&norm.weight, &norm.bias].into_iter().flatten());
+        // How the normalisation itself holds rows.
+        let aligned = |width: usize| {
+            [p.a.tensor].into_iter().chain(parameters.clone()).all(|t| t.layout().offset().is_multiple_of(width))
+        };
+        let Some(wide) = RowTile::new(self.stream, dtype, p.k, aligned) else { return Ok(false) };
+        let items = tile.cols * tile.terms;
+        let bytes = tile.rows * p.k * dtype.size() + (2 * items + tile.rows * BLOCK * items.div_ceil(2)) * p.sum.size();
+        let dense = p.a.cs == 1 && (p.m == 1 || p.a.rs == p.k as isize);
+        if !dense || self.matrices() > 1 || wide.lanes > items || bytes + 64 > self.device.local_bytes {
+            return Ok(false);
+        }
+        self.launch_strip(tile, self.strip_split(tile), Some((norm, RowTile { group: items, ..wide })))?;
+        Ok(true)
+    }
+
+    fn strip_kernel(
+        &self,
+        tile: StripTile,
+        [a, b, _]: &[Operand; 3],
+        split: Split,
+        norm: Option<RowTile>,
+    ) -> Result<Kernel> {
         let p = self.problem;
         // Neighbours are loaded together where they always lie together, on a boundary of four.
         let width =
@@ -129,12 +166,19 @@ impl Multiplication<'_> {
             ("PARTS", usize::from(split.parts > 1)),
             ("UNROLLED", usize::from(!self.device.cpu_device)),
         ];
-        self.build(Variant::Strip.kernel_name(), include_str!("../matmul_strip.cl"), |prelude| {
+        let strip = include_str!("../matmul_strip.cl");
+        let files: &[&str] =
+            if norm.is_some() { &[include_str!("../../norm/row_moments.cl"), strip] } else { &[strip] };
+        let name = Variant::Strip.kernel_name();
+        crate::prelude::kernel(self.stream, name, files, |prelude| {
             self.plain(prelude, Outcome::Final);
             prelude.loads4("LOAD4", p.a.tensor.dtype(), p.sum);
             prelude.derive("SUM4", format_args!("{}4", p.sum.cl_type()));
             prelude.defines(values);
             prelude.define("FENCE", self.stream.device_fence());
+            if let Some(wide) = norm {
+                prelude.normed_rows(p.a.tensor.dtype(), p.k, wide);
+            }
         })
     }
 }

@@ -88,7 +88,7 @@ fn strips_add_up_their_parts_in_one_launch() {
             let tile = StripTile::of(&device, &problem, 1);
             for parts in [1, 3, 20] {
                 copy::fill(&out, f64::NAN).unwrap();
-                this.launch_strip(tile, Split::of(k, parts)).unwrap();
+                this.launch_strip(tile, Split::of(k, parts), None).unwrap();
                 let (a, b, got) = (a.to_f64_vec().unwrap(), b.to_f64_vec().unwrap(), out.to_f64_vec().unwrap());
                 for (at, &got) in got.iter().enumerate() {
                     let want: f64 = (0..k).map(|i| a[at / n * k + i] * b[i * n + at % n]).sum();
