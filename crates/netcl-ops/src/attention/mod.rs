@@ -120,7 +120,12 @@ pub fn scaled_dot_product_attention(
     options: &AttentionOptions<'_>,
 ) -> Result<Attention> {
     let problem = Problem::new("scaled_dot_product_attention", q, k, v, options)?;
-    let (out, logsumexp) = results(&problem)?;
+    let plan = match q.queue() {
+        Queue::Cpu(_) => None,
+        Queue::OpenCl(stream) => Plan::of(&problem, stream, None),
+    };
+    let out = if plan.is_some() { dense(&problem)? } else { room(&problem, &problem.q, problem.dv)? };
+    let logsumexp = statistics(&problem)?;
     if problem.rows() > 0 {
         if problem.s == 0 {
             // Nothing to attend to.
@@ -130,7 +135,7 @@ pub fn scaled_dot_product_attention(
             let saved = Saved { out: &out, logsumexp: &logsumexp };
             let (work, args) = match q.queue() {
                 Queue::Cpu(_) => cpu::forward(&problem, saved),
-                Queue::OpenCl(stream) => match Plan::of(&problem, stream, None) {
+                Queue::OpenCl(stream) => match plan {
                     Some(plan) => split::forward(&problem, stream, plan, None, saved)?,
                     None if units::serves(&problem, stream) => units::forward(&problem, stream, saved)?,
                     None => opencl::forward(&problem, stream, saved)?,
@@ -171,18 +176,30 @@ pub fn attention_append(
     if problem.rows() == 0 || problem.s == 0 {
         return Ok(None);
     }
-    let (out, logsumexp) = results(&problem)?;
+    let (out, logsumexp) = (dense(&problem)?, statistics(&problem)?);
     let saved = Saved { out: &out, logsumexp: &logsumexp };
     let (work, args) = split::forward(&problem, stream, plan, Some(append), saved)?;
     submit_forward(&problem, work, args)?;
     Ok(Some(out))
 }
 
-/// Memory for the result of forward.
-fn results(problem: &Problem) -> Result<(Tensor, Tensor)> {
-    let (queue, dtype, [batch, heads, length]) = (problem.q.queue(), problem.q.dtype(), problem.rows_shape());
-    let out = Tensor::uninit(queue, [batch, heads, length, problem.dv], dtype)?;
-    Ok((out, Tensor::uninit(queue, problem.rows_shape(), dtype.accumulator())?))
+fn statistics(problem: &Problem) -> Result<Tensor> {
+    Tensor::uninit(problem.q.queue(), problem.rows_shape(), problem.q.dtype().accumulator())
+}
+
+/// Memory for the result of forward, one head after the other.
+fn dense(problem: &Problem) -> Result<Tensor> {
+    let [batch, heads, length] = problem.rows_shape();
+    Tensor::uninit(problem.q.queue(), [batch, heads, length, problem.dv], problem.q.dtype())
+}
+
+/// Memory for a result as long as `like`: in its memory order where the kernels write so, else dense.
+fn room(problem: &Problem, like: &Tensor, width: usize) -> Result<Tensor> {
+    let shape = [like.shape()[0], like.shape()[1], like.shape()[2], width];
+    match like.queue() {
+        Queue::OpenCl(stream) if units::serves(problem, stream) => units::room(shape, like),
+        _ => Tensor::uninit(like.queue(), shape, like.dtype()),
+    }
 }
 
 fn submit_forward(problem: &Problem, work: Work, args: opencl::Args) -> Result<()> {
@@ -205,8 +222,8 @@ pub fn scaled_dot_product_attention_backward(
     let problem = Problem::new(OP, q, k, v, options)?;
     let (grad, out, logsumexp) = problem.check_saved(grad, saved)?;
     let queue = q.queue();
-    let make = |shape: &netcl_core::shape::Shape| Tensor::uninit(queue, shape.clone(), problem.q.dtype());
-    let (dq, dk, dv) = (make(q.shape())?, make(k.shape())?, make(v.shape())?);
+    let make = |t: &Tensor| room(&problem, t, t.shape()[3]);
+    let (dq, dk, dv) = (make(&problem.q)?, make(&problem.k)?, make(&problem.v)?);
     if problem.rows() == 0 || problem.s == 0 {
         // No scores at all: nothing depends on anything.
         [&dq, &dk, &dv].into_iter().filter(|t| t.size() > 0).try_for_each(|t| t.fill(0.0))?;
