@@ -29,6 +29,13 @@ impl Storage {
         self.actual().exposed.store(true, Ordering::Release);
     }
 
+    /// Whether somebody may write to the memory without raising the version.
+    pub fn may_change_unnoticed(&self) -> bool {
+        let storage = self.actual();
+        let is_foreign = matches!(&storage.memory, Memory::Cpu(buffer) if buffer.is_foreign());
+        is_foreign || storage.exposed.load(Ordering::Acquire)
+    }
+
     /// What `fill` makes of the contents, which the caller keeps from being written meanwhile; `None` where they were not seen under
     /// this key before, or may change unnoticed. Two ways of deriving have different keys. Entries end with the contents they were
     /// derived of: when the storage is freed, or at the first call after a write.
@@ -41,8 +48,7 @@ impl Storage {
     ) -> Result<Option<Arc<Storage>>> {
         let storage = self.actual();
         let lock = || storage.derived.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let owned = matches!(&storage.memory, Memory::Cpu(buffer) if !buffer.is_foreign());
-        if !owned || storage.exposed.load(Ordering::Acquire) {
+        if !matches!(storage.memory, Memory::Cpu(_)) || storage.may_change_unnoticed() {
             lock().clear();
             return Ok(None);
         }

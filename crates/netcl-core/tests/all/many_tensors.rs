@@ -10,8 +10,9 @@ use netcl_core::kernels::elementwise::Number;
 use netcl_core::kernels::expr::{Expr, Graph};
 use netcl_core::kernels::launch::{Counter, Slot, with_sink};
 use netcl_core::kernels::many::{
-    CONTROLS, Many, Operands, Segment, Segments, Target, Verdict, sum_of_squares, verdict,
+    CONTROLS, CastPair, Many, Operands, Segment, Segments, Target, Verdict, cast, sum_of_squares, verdict,
 };
+use netcl_core::shape::Slice;
 use netcl_core::tensor::{HostOptions, Tensor};
 
 use crate::region_support::devices;
@@ -120,6 +121,54 @@ fn tables_are_uploaded_once() {
         assert_eq!(run(0.25), (1, tables));
         assert_eq!(run(2.0), (1, 0), "the table from before is still there");
         assert_eq!(lists[1].to_f64_vec().unwrap(), values(1, 7).iter().map(|v| v * 2.0).collect::<Vec<f64>>());
+    }
+}
+
+/// Numbers that round up, down and to even in either 16-bit type, beyond their range and below it, zeros, infinities.
+fn hard_to_round(n: usize) -> Vec<f32> {
+    let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-40, 65_519.0, 65_520.0];
+    let special = special.into_iter().chain([1e-7, 3e-8, 2.9e-8, 1.003_906_2, 1.011_718_8, 1.000_488_3, 1.001_464_8]);
+    special.cycle().zip(0..n).map(|(value, i)| if i % 3 == 0 { value } else { value * (i as f32).sin() }).collect()
+}
+
+#[test]
+fn casts_in_one_launch_have_the_bits_of_single_ones() {
+    for device in devices() {
+        let queue = &device.queue;
+        let dense = |shape: &[usize]| Tensor::from_host(queue, &hard_to_round(shape.iter().product()), shape).unwrap();
+        let rows = dense(&[7, 33]);
+        let sources = [
+            dense(&[3]),
+            dense(&[20_000]),
+            dense(&[0]),
+            dense(&[]),
+            dense(&[2, 5, 3, 3]).channels_last().unwrap(),
+            // A part of a larger tensor, and another one of the same memory.
+            rows.slice(0, Slice::new(Some(2), Some(5), 1)).unwrap(),
+            rows.slice(0, Slice::new(Some(5), None, 1)).unwrap(),
+        ];
+        for dtype in [DType::F16, DType::BF16] {
+            let pairs: Vec<CastPair> =
+                sources.iter().map(|source| CastPair::new(source.clone(), dtype).unwrap()).collect();
+            let counter = Rc::new(Counter::default());
+            with_sink(counter.clone(), || cast(&pairs)).unwrap();
+            assert_eq!((counter.of("cast"), counter.launches()), (1, 1));
+            for CastPair { source, target } in &pairs {
+                let expected = source.cast(dtype).unwrap();
+                assert_eq!(target.layout(), expected.layout());
+                let bytes = |t: &Tensor| {
+                    let mut bytes = vec![0u8; t.size() * 2];
+                    t.read_bytes(&mut bytes).unwrap();
+                    bytes
+                };
+                let (shape, device) = (source.shape(), &device.device_name);
+                assert_eq!(bytes(target), bytes(&expected), "{shape} in {dtype} on {device}");
+            }
+        }
+        let turned = dense(&[4, 6]).permute(&[1, 0]).unwrap();
+        let pair = CastPair::new(turned, DType::F16).unwrap();
+        let error = cast(&[pair]).unwrap_err().to_string();
+        assert!(error.contains("dense floats"), "{error}");
     }
 }
 

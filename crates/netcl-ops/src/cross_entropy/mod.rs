@@ -1,5 +1,7 @@
 //! The mean cross-entropy of rows of logits in one launch, and its gradient in another: what the step of a classifier ends and
 //! begins with. Neither the probabilities nor their logarithms are ever in memory.
+//!
+//! Not on the row engine (`core/kernels/region`): it has no gather of a row's label, and its softmax alone is slower (see `softmax/mod.rs`).
 
 mod cpu;
 mod opencl;

@@ -4,6 +4,9 @@
 //! of large squares; the order of every addition depends on shapes and the device alone. Parameters may have another float
 //! dtype than the input, as under autocast; saved statistics have the type of the computation.
 //!
+//! The row engine (`core/kernels/region`), which compiles the same expressions, reaches 0.74 to 1.07 of these kernels' speed forward on an
+//! H200 and 0.56 to 0.87 both ways, on the native CPU 0.3 to 0.9 (`benches/row_engine.py`): what it saves is not worth that.
+//!
 //! | file | subject |
 //! |---|---|
 //! | `batch.rs` | statistics per channel, over all other axes |

@@ -1,4 +1,8 @@
 //! Softmax and its logarithm along any axis.
+//!
+//! The row engine (`core/kernels/region`), which compiles the same expressions, reaches 0.59 to 1.06 of these kernels' speed forward on an
+//! H200 and 0.35 to 0.78 both ways, on the native CPU 0.4 to 1.0 and 0.2 to 0.75 (`benches/row_engine.py`): what it saves is not
+//! worth that.
 
 mod backward;
 pub(crate) mod cpu;

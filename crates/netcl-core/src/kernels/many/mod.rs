@@ -13,6 +13,7 @@
 //! numbers change. Where a device takes fewer bytes of arguments than the tensors need, there are as many launches as it
 //! takes.
 
+mod cast;
 mod cpu;
 mod fold;
 mod opencl;
@@ -34,6 +35,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
+pub use cast::{CastPair, cast};
 pub use fold::sum_of_squares;
 pub use segments::{Segment, Segments};
 pub use spec::Target;
@@ -106,30 +108,35 @@ impl Many {
         match &queue {
             Queue::Cpu(_) => {
                 let (work, args) = cpu::map(self, segments, operands, compute)?;
-                self.submit(&queue, segments.elements(), work, args, compute)
+                self.submit(&queue, self.cost(segments.elements(), operands, compute), work, args)
             }
             Queue::OpenCl(stream) => {
                 for batch in opencl::map(self, stream, segments, operands, compute)? {
-                    self.submit(&queue, batch.elements, batch.work, batch.args, compute)?;
+                    let cost = self.cost(batch.elements, operands, compute);
+                    self.submit(&queue, cost, batch.work, batch.args)?;
                 }
                 Ok(())
             }
         }
     }
 
-    fn submit(
-        &self,
-        queue: &Queue,
-        elements: usize,
-        work: launch::Work,
-        args: smallvec::SmallVec<[Arg; 8]>,
-        compute: DType,
-    ) -> Result<()> {
-        let streams = self.spec.lists + self.spec.rows + self.spec.targets.len();
-        let cost = Cost {
+    /// What elements cost: lists that are read, rows, and what is written.
+    fn cost(&self, elements: usize, operands: &Operands<'_>, compute: DType) -> Cost {
+        let list = |l: usize| operands.lists[l].first().map_or(0, |tensor| tensor.dtype().size());
+        let read: usize = (0..self.spec.lists).filter(|&l| self.spec.reads[l]).map(list).sum();
+        let written: usize = (self.spec.targets.iter())
+            .map(|target| match *target {
+                Target::List(l) => list(l),
+                Target::Row(_) => compute.size(),
+            })
+            .sum();
+        Cost {
             flops: (elements * self.spec.map.expr().flops()) as f64,
-            bytes: (elements * streams * compute.size()) as f64,
-        };
+            bytes: (elements * (read + self.spec.rows * compute.size() + written)) as f64,
+        }
+    }
+
+    fn submit(&self, queue: &Queue, cost: Cost, work: launch::Work, args: smallvec::SmallVec<[Arg; 8]>) -> Result<()> {
         launch::submit(Launch { name: self.label().to_owned().into(), queue: queue.clone(), work, args, cost })
     }
 

@@ -227,7 +227,7 @@ impl Writer<'_> {
         self.in_loop = true;
         // What is declared from here on hides the prologue's names, which nobody needs any more.
         self.line("const ulong left = n - i;");
-        for (l, dtype) in self.form.lists.iter().enumerate() {
+        for (l, dtype) in self.form.lists.iter().enumerate().filter(|(l, _)| spec.reads[*l]) {
             let load = self.ctype.load_helper_at(*dtype, self.form.aligned);
             self.line(&format!("const {ty} x{l} = {}(x{l}_data + i, left);", load.name));
             self.need([load]);

@@ -22,6 +22,8 @@ pub(super) struct Spec {
     pub(super) lists: usize,
     pub(super) rows: usize,
     pub(super) targets: Vec<Target>,
+    /// Which lists the expression reads; the others are only written.
+    pub(super) reads: Vec<bool>,
     /// Which run-time scalars the expression reads; the others need no argument.
     pub(super) used: Vec<bool>,
     pub(super) split: Split,
@@ -29,14 +31,16 @@ pub(super) struct Spec {
 
 impl Spec {
     pub(super) fn new(label: &'static str, expr: Expr, lists: usize, rows: usize, targets: Vec<Target>) -> Spec {
-        let mut used = vec![false; expr.scalars()];
+        let (mut used, mut reads) = (vec![false; expr.scalars()], vec![false; lists]);
         for node in expr.nodes() {
-            if let Node::Scalar(i) = node {
-                used[usize::from(*i)] = true;
+            match *node {
+                Node::Scalar(i) => used[usize::from(i)] = true,
+                Node::Input(i) if usize::from(i) < lists => reads[usize::from(i)] = true,
+                _ => {}
             }
         }
         let split = Split::new(&expr, lists + rows);
-        Spec { map: Elementwise::new(label, expr), lists, rows, targets, used, split }
+        Spec { map: Elementwise::new(label, expr), lists, rows, targets, reads, used, split }
     }
 
     pub(super) fn label(&self) -> &str {
