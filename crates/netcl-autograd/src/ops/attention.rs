@@ -337,3 +337,40 @@ pub fn rotary(x: &Tensor, tables: &RotaryTables, form: RotaryForm) -> Result<Ten
     )
     .apply(x)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use netcl_core::device::manager;
+
+    use super::*;
+
+    #[test]
+    fn grouped_queries_see_what_repeated_heads_show() {
+        let queue = manager().cpu().queue;
+        let make = |shape: [usize; 4], by: f32| {
+            let values: Vec<f32> = (0..shape.iter().product()).map(|i| (i as f32 * by).sin()).collect();
+            Tensor::from_host(&queue, &values, shape).unwrap()
+        };
+        let (q, k, v) = (make([2, 4, 3, 5], 0.7), make([2, 2, 6, 5], 0.3), make([2, 2, 6, 4], 0.9));
+        let repeated = |t: &Tensor| {
+            let &[batch, heads, length, width] = &t.shape()[..] else { return t.clone() };
+            let groups = expand(&unsqueeze(t, 2).unwrap(), [batch, heads, 2, length, width]).unwrap();
+            reshape(&groups, [batch, 2 * heads, length, width]).unwrap()
+        };
+        // One mask for all heads and queries, in fewer axes as well, and masks of their own.
+        for shape in [&[2, 1, 1, 6][..], &[1, 6], &[6], &[3, 6], &[2, 4, 1, 6], &[2, 1, 3, 6]] {
+            let count = shape.iter().product::<usize>();
+            let values: Vec<f32> =
+                (0..count).map(|i| if i % 5 == 2 { f32::NEG_INFINITY } else { i as f32 * 0.1 }).collect();
+            let mask = Tensor::from_host(&queue, &values, shape).unwrap();
+            let how = Attention { mask: Some(&mask), grouped: true, ..Default::default() };
+            let found = scaled_dot_product_attention(&q, &k, &v, &how, None).unwrap().to_f64_vec().unwrap();
+            let how = Attention { grouped: false, ..how };
+            let expected = scaled_dot_product_attention(&q, &repeated(&k), &repeated(&v), &how, None).unwrap();
+            let apart = |(a, b): (&f64, f64)| (a - b).abs();
+            let most = found.iter().zip(expected.to_f64_vec().unwrap()).map(apart).fold(0.0, f64::max);
+            assert!(most < 1e-6, "{shape:?}: {most:e}");
+        }
+    }
+}
