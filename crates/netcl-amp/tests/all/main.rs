@@ -209,7 +209,11 @@ fn a_captured_step_is_the_eager_one() {
                 let mut scaler = shared.lock().unwrap();
                 train_step(&recorded, &mut own, &mut scaler, (&batch.0, &batch.1), dtype)
             });
-            for batch in batches(&queue, 8) {
+            for (i, batch) in batches(&queue, 8).into_iter().enumerate() {
+                // Values that are loaded between two steps.
+                for parameter in parameters.iter().chain(&eager.parameters()).filter(|_| i == 5) {
+                    parameter.raw().assign(&parameter.raw().cast(DType::BF16).unwrap()).unwrap();
+                }
                 let expected = train_step(&eager, &mut optimizer, &mut scaler, (&batch.0, &batch.1), dtype).unwrap();
                 let found = step.call(&batch).unwrap();
                 assert_eq!(found.item().unwrap(), expected.item().unwrap());
@@ -219,6 +223,8 @@ fn a_captured_step_is_the_eager_one() {
                 assert_eq!(now, scaler.state().unwrap().numbers);
             }
             assert_eq!(step.recordings(), 1);
+            let names = &step.stats().unwrap().names;
+            assert_eq!(names.iter().filter(|name| &name[..] == "cast").count(), 2, "the batch; all weights: {names:?}");
             assert_eq!(scaler.get_scale().unwrap(), 1024.0, "two good steps, one bad, five good of which three count");
         }
     }

@@ -1,5 +1,6 @@
 //! A recorded program in fewer launches, once it is known who reads what: elementwise operations and casts after a product, a
-//! convolution or another elementwise operation become its epilogue, and small constants are filled once instead of at every run.
+//! convolution or another elementwise operation become its epilogue, parameters are cast together, and small constants are filled
+//! once instead of at every run.
 //!
 //! ```text
 //!   recorded    product -> t     relu: t -> y      ...      product -> g     cast: g -> h     add: h, x -> z
@@ -8,6 +9,8 @@
 //!
 //! Only where the bits stay the same: a result that is no longer stored has no other reader, and one of 16 bits is still rounded
 //! to them before the epilogue goes on in float32.
+
+mod casts;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -391,6 +394,7 @@ impl Recording {
         products.extend(self.state.borrow().fusion.maps.iter().map(|(&at, map)| map.head(at)));
         products.sort_by_key(|product| product.steps.start);
         let users = self.state.borrow().users();
+        let casts = self.state.borrow().casts(&users);
         let (mut gone, mut instead): (HashSet<usize>, HashMap<usize, Joined>) = Default::default();
         let origins = Origins::of(&self.state.borrow().steps);
         let places = self.state.borrow().places.clone();
@@ -418,6 +422,7 @@ impl Recording {
                 instead.insert(*last, Joined { launches, others });
             }
         }
+        self.join_casts(&casts, &mut gone, &mut instead)?;
         let (constants, once) = self.state.borrow_mut().constants(&gone);
         gone.extend(constants);
         let behind = self.state.borrow_mut().replace(&gone, instead);
