@@ -4,20 +4,18 @@
 //! recorded operations: gradients of float32 parameters are float32. While they live the scope is suspended, so that what an
 //! operation is made of runs in the dtype that was chosen for all of it. Outside of scopes this costs one thread-local read.
 
-use std::cell::{Cell, RefCell};
+mod weights;
+
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::launch;
 pub use netcl_core::precision::autocast_dtype;
 use netcl_core::precision::replace_autocast_dtype;
-use netcl_core::shape::Layout;
-use netcl_core::storage::Storage;
-use netcl_core::tensor::Tensor as Raw;
 
 use crate::error::{Error, Result};
 use crate::ops::elementwise::{cast, record_cast};
@@ -209,7 +207,6 @@ fn policy(op: &str) -> Option<Policy> {
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    static COPIES: RefCell<HashMap<usize, Vec<Copy>>> = RefCell::default();
 }
 
 /// A scope of [`autocast`]; dropping it restores what was before.
@@ -223,7 +220,7 @@ pub struct Autocast {
 /// Lets products run in a 16-bit dtype on this thread until the returned scope is dropped; [`policies`] says what runs in which.
 ///
 /// Scopes nest. Parameters stay in float32; their 16-bit copies are made once in the outermost scope, and again after an
-/// update. Gradient rules run in the dtypes of their operations, whether `backward` is called inside the scope or after it.
+/// update: all in one launch, from the second scope or update on, and in every captured step. Gradient rules run in the dtypes of their operations, whether `backward` is called inside the scope or after it.
 /// Functions that are compiled or captured are kept by scope.
 ///
 /// ```
@@ -250,7 +247,7 @@ pub fn autocast(dtype: DType) -> Result<Autocast> {
     if !is_narrow(dtype) {
         return Err(Error::argument("autocast", format!("the dtype is {dtype}; use float16 or bfloat16")));
     }
-    Ok(resume(Some(dtype)))
+    Ok(enter_scope(Some(dtype), true))
 }
 
 /// Turns autocast off until the returned scope is dropped, inside of another scope.
@@ -267,11 +264,19 @@ pub fn autocast(dtype: DType) -> Result<Autocast> {
 /// # Ok::<(), netcl_autograd::Error>(())
 /// ```
 pub fn autocast_off() -> Autocast {
-    resume(None)
+    enter_scope(None, true)
 }
 
-/// A scope in the state that [`autocast_dtype`] gave, for whoever runs a function a second time.
+/// A scope in the state that [`autocast_dtype`] gave, for whoever runs a function a second time: it casts what that function uses,
+/// and nothing ahead.
 pub(crate) fn resume(dtype: Option<DType>) -> Autocast {
+    enter_scope(dtype, false)
+}
+
+fn enter_scope(dtype: Option<DType>, ahead: bool) -> Autocast {
+    if DEPTH.get() == 0 {
+        weights::begin(ahead);
+    }
     DEPTH.set(DEPTH.get() + 1);
     Autocast { before: replace_autocast_dtype(dtype), _thread: PhantomData }
 }
@@ -281,8 +286,7 @@ impl Drop for Autocast {
         replace_autocast_dtype(self.before);
         DEPTH.set(DEPTH.get() - 1);
         if DEPTH.get() == 0 {
-            // The last thing a thread does may be to leave a scope. Copies are freed after the borrow.
-            let _copies = COPIES.try_with(RefCell::take);
+            weights::end();
         }
     }
 }
@@ -344,7 +348,7 @@ impl Casts {
         match self.to {
             Some(dtype) if x.dtype().is_float() && x.dtype() != dtype => {
                 if is_narrow(dtype) && is_weight(x) {
-                    record_cast(x, weight_copy(x, dtype)?)
+                    record_cast(x, weights::copy(x, dtype)?)
                 } else {
                     cast(x, dtype)
                 }
@@ -377,69 +381,7 @@ fn available(queue: &Queue, dtype: DType) -> DType {
     DType::F32
 }
 
-/// A 16-bit copy of a parameter.
-struct Copy {
-    /// Held weakly: enough to keep its address from being given to another storage.
-    source: Weak<Storage>,
-    layout: Layout,
-    version: u64,
-    dtype: DType,
-    copy: Weak<Storage>,
-    copy_layout: Layout,
-    /// Keeps the copy until the scope ends. `None` for one that a recording made, which holds it, and which alone may use it.
-    held: Option<Arc<Storage>>,
-}
-
 /// Whether a tensor is used again and again: a parameter.
 fn is_weight(x: &Tensor) -> bool {
     DEPTH.get() > 0 && x.dtype() == DType::F32 && x.is_leaf() && x.cell().requires_grad()
-}
-
-/// A parameter in a 16-bit dtype: the copy that the scope has, if nobody has written to the parameter since.
-///
-/// Values only: every use records a cast of its own, so that gradients are added in float32, and so that copies made under
-/// `no_grad`, or used by a graph that was walked already, serve as well.
-fn weight_copy(x: &Tensor, dtype: DType) -> Result<Raw> {
-    let (storage, repeating) = (x.storage(), launch::is_repeating());
-    if repeating && !launch::is_from_outside(storage) {
-        // Memory of the recording itself, or a recording that does not know what it made.
-        return Ok(x.raw().cast(dtype)?);
-    }
-    let key = Arc::as_ptr(storage) as usize;
-    let is_it = |known: &Copy| {
-        known.dtype == dtype && known.layout == *x.layout() && std::ptr::eq(known.source.as_ptr(), Arc::as_ptr(storage))
-    };
-    let found = COPIES.with_borrow(|copies| {
-        let known = copies.get(&key)?.iter().find(|known| is_it(known) && known.version == storage.version())?;
-        let copy = known.copy.upgrade()?;
-        // A recorded step casts the parameter at every replay: only a copy that it made itself will do.
-        let usable = if repeating { !launch::is_from_outside(&copy) } else { known.held.is_some() };
-        usable.then(|| Raw::from_storage(x.queue(), copy, known.copy_layout.clone(), dtype))
-    });
-    if let Some(copy) = found {
-        return Ok(copy?);
-    }
-    let made = x.raw().cast(dtype)?;
-    let copy = Copy {
-        source: Arc::downgrade(storage),
-        layout: x.layout().clone(),
-        version: storage.version(),
-        dtype,
-        copy: Arc::downgrade(made.storage()),
-        copy_layout: made.layout().clone(),
-        held: (!repeating).then(|| made.storage().clone()),
-    };
-    // What it replaces is freed after the borrow.
-    let _old = COPIES.with_borrow_mut(|copies| {
-        if let Some(known) = copies.get_mut(&key).and_then(|known| known.iter_mut().find(|known| is_it(known))) {
-            return vec![std::mem::replace(known, copy)];
-        }
-        // A scope around a whole program may see many models: copies of those that are gone go as well, now and then.
-        let gone = |known: &Copy| copies.len().is_power_of_two() && known.source.strong_count() == 0;
-        let gone: Vec<usize> = copies.iter().filter(|(_, known)| known.iter().any(gone)).map(|(key, _)| *key).collect();
-        let old = gone.iter().filter_map(|key| copies.remove(key)).flatten().collect();
-        copies.entry(key).or_default().push(copy);
-        old
-    });
-    Ok(made)
 }

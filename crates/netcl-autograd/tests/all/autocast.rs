@@ -1,5 +1,6 @@
 //! Autocast: dtypes by the table, gradients near those of float32, copies of weights, scopes, jit and capture.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -11,7 +12,7 @@ use netcl_autograd::ops::{elementwise, loss};
 use netcl_autograd::{BackwardOptions, IndexTensor, Result, Tensor, checkpoint, jit, no_grad};
 use netcl_core::backend::Queue;
 use netcl_core::dtype::DType;
-use netcl_core::kernels::launch::{Counter, with_sink};
+use netcl_core::kernels::launch::{Access, Arg, Counter, Launch, Sink, with_sink};
 use netcl_runtime::capture::capture;
 
 use crate::support::{Case, cases, cpu, devices, leaf};
@@ -386,5 +387,193 @@ fn a_captured_step_casts_at_every_replay() {
         // Copies that the recording made are not used outside of it.
         assert_eq!(linear(&x, &weight, None).unwrap().to_f64_vec().unwrap(), [8.0; 8]);
         drop(outer);
+    }
+}
+
+/// Square weights of different sizes of elements, and what a chain of products with them gives; all numbers are exact in 16 bits.
+struct Chain {
+    weights: Vec<Tensor>,
+    x: Tensor,
+}
+
+impl Chain {
+    fn new(queue: &Queue) -> Chain {
+        let weights = [0.5, -1.0, 2.0].map(|value| Tensor::full(queue, [4, 4], DType::F32, value).unwrap().with_grad());
+        Chain { weights: weights.into(), x: Tensor::full(queue, [1, 4], DType::F16, 0.25).unwrap() }
+    }
+
+    fn forward(&self, weights: &[Tensor]) -> Tensor {
+        weights.iter().fold(self.x.clone(), |x, weight| linear(&x, weight, None).unwrap())
+    }
+
+    /// All elements of a weight.
+    fn set(&self, weight: usize, value: f64) {
+        self.weights[weight].raw().fill(value).unwrap();
+    }
+
+    fn set_all(&self, value: f64) {
+        (0..3).for_each(|weight| self.set(weight, value));
+    }
+
+    /// What [`Chain::forward`] gives for all weights, by plain numbers.
+    fn expected(&self) -> Vec<f64> {
+        let product: f64 = self.weights.iter().map(|weight| 4.0 * weight.to_f64_vec().unwrap()[0]).product();
+        vec![0.25 * product; 4]
+    }
+}
+
+#[test]
+fn weights_of_one_scope_are_cast_in_one_launch_from_the_second_on() {
+    for device in devices() {
+        let chain = Chain::new(&device.queue);
+        let check = || assert_eq!(chain.forward(&chain.weights).to_f64_vec().unwrap(), chain.expected());
+        for dtype in [DType::F16, DType::BF16] {
+            let x = if dtype == DType::F16 { 0 } else { 1 };
+            for launches in [3, 1, 1] {
+                let _scope = autocast(dtype).unwrap();
+                assert_eq!(casts(check), x + launches);
+                assert_eq!(casts(check), x, "all have copies");
+            }
+        }
+        let _scope = autocast(DType::F16).unwrap();
+        check();
+        chain.set(1, 0.5);
+        assert_eq!(casts(check), 1, "only the one that changed");
+        chain.set_all(-0.5);
+        assert_eq!(casts(check), 1, "all have changed");
+        // One that changes after the others of its scope were cast, before it is asked for.
+        chain.set_all(1.0);
+        let first = linear(&chain.x, &chain.weights[0], None).unwrap();
+        chain.set(2, 4.0);
+        let last = linear(&linear(&first, &chain.weights[1], None).unwrap(), &chain.weights[2], None).unwrap();
+        assert_eq!(last.to_f64_vec().unwrap(), chain.expected());
+    }
+}
+
+/// How many tensors were made by casts.
+#[derive(Default)]
+struct Copies(Cell<usize>);
+
+impl Sink for Copies {
+    fn launch(&self, launch: Launch) -> netcl_core::Result<()> {
+        let written = launch.args.iter().filter(|arg| matches!(arg, Arg::Buffer(_, Access::Write))).count();
+        self.0.set(self.0.get() + if launch.name == "cast" { written } else { 0 });
+        launch.run()
+    }
+}
+
+#[test]
+fn weights_that_are_not_asked_for_are_not_cast_again() {
+    for device in devices() {
+        let chain = Chain::new(&device.queue);
+        let copies = |weights: &[Tensor]| {
+            chain.set_all(0.5);
+            let counter = Rc::new(Copies::default());
+            let _scope = autocast(DType::F16).unwrap();
+            with_sink(counter.clone(), || weights.iter().for_each(|w| drop(linear(&chain.x, w, None).unwrap())));
+            counter.0.get()
+        };
+        assert_eq!(copies(&chain.weights), 3);
+        assert_eq!(copies(&chain.weights), 3);
+        assert_eq!(copies(&chain.weights[..1]), 3, "it could not know");
+        assert_eq!(copies(&chain.weights[..1]), 1);
+        assert_eq!(copies(&chain.weights), 3);
+        // Other weights of a scope of their own.
+        let other = Chain::new(&device.queue);
+        assert_eq!(copies(&other.weights), 3);
+        assert_eq!(copies(&other.weights[1..]), 3);
+        assert_eq!(copies(&chain.weights), 3);
+    }
+}
+
+#[test]
+fn a_captured_step_casts_its_weights_in_one_launch() {
+    for device in devices() {
+        let chain = Rc::new(Chain::new(&device.queue));
+        let own = chain.clone();
+        let mut step = capture(move |(): &()| {
+            let _scope = autocast(DType::F16)?;
+            Ok::<_, netcl_autograd::Error>(own.forward(&own.weights))
+        });
+        for round in 0..4 {
+            // Somebody else writes to one or all of them between two replays.
+            let value = 0.5 * f64::from(round);
+            chain.set(round as usize % 3, value);
+            assert_eq!(step.call(&()).unwrap().to_f64_vec().unwrap(), chain.expected(), "round {round}");
+        }
+        // Eager steps cast together as well; the guard compares with those that do not.
+        for _ in 0..2 {
+            let _scope = autocast(DType::F16).unwrap();
+            chain.forward(&chain.weights);
+        }
+        assert_eq!(step.verify(&()).unwrap().to_f64_vec().unwrap(), chain.expected());
+        let names = &step.stats().unwrap().names;
+        assert_eq!(names.iter().filter(|name| &name[..] == "cast").count(), 1, "{names:?}");
+        assert_eq!(step.recordings(), 1);
+    }
+}
+
+#[test]
+fn a_captured_step_casts_again_what_it_has_changed_itself() {
+    for device in devices() {
+        let chain = Rc::new(Chain::new(&device.queue));
+        let own = chain.clone();
+        let mut step = capture(move |(): &()| {
+            // Graphs, and the copies in them, are there to the end; another scope makes its own.
+            let mut results = Vec::new();
+            for _ in 0..2 {
+                {
+                    let _scope = autocast(DType::F16)?;
+                    results.push(own.forward(&own.weights));
+                }
+                let _scope = autocast(DType::F16)?;
+                results.push(own.forward(&own.weights));
+                // An update in the middle of the forward pass, of a weight that was used and of one that was not.
+                let first = linear(&own.x, &own.weights[0], None)?;
+                for weight in [&own.weights[0], &own.weights[2]] {
+                    weight.raw().assign((-&weight.detach())?.raw())?;
+                }
+                results.push(linear(&first, &own.weights[2], None)?);
+                results.push(own.forward(&own.weights));
+            }
+            Ok::<_, netcl_autograd::Error>(results)
+        });
+        for round in 0..3 {
+            // The guard makes the step op by op and compares every bit.
+            step.verify(&()).unwrap();
+            let found = step.call(&()).unwrap();
+            assert_eq!(found.last().unwrap().to_f64_vec().unwrap(), chain.expected(), "round {round}");
+            chain.set_all(1.0 - 0.5 * f64::from(round));
+        }
+    }
+}
+
+#[test]
+fn a_captured_checkpoint_gives_copies_up_in_between() {
+    for device in devices() {
+        let chain = Rc::new(Chain::new(&device.queue));
+        let own = chain.clone();
+        let mut step = capture(move |(): &()| {
+            let y = {
+                let _scope = autocast(DType::F16)?;
+                own.weights.iter().try_fold(own.x.detach().with_grad(), |x, weight| {
+                    let weight = weight.clone();
+                    checkpoint(move |t| linear(t[0], &weight, None)?.tanh(), &[&x])
+                })?
+            };
+            sum_of(&y).backward()?;
+            let gradients: Vec<Tensor> = own.weights.iter().filter_map(Tensor::grad).collect();
+            own.weights.iter().for_each(|weight| weight.set_grad(None));
+            Ok::<_, netcl_autograd::Error>((y.detach(), gradients))
+        });
+        for round in 0..2 {
+            step.verify(&()).unwrap();
+            let (_, gradients) = step.call(&()).unwrap();
+            assert_eq!(gradients.len(), 3);
+            chain.set_all(0.25 + 0.5 * f64::from(round));
+        }
+        let names = &step.stats().unwrap().names;
+        // All weights, each again when its part is computed again, and the result.
+        assert_eq!(names.iter().filter(|name| &name[..] == "cast").count(), 1 + 3 + 1, "{names:?}");
     }
 }

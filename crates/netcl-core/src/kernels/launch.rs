@@ -120,6 +120,12 @@ pub trait Sink {
         false
     }
 
+    /// Whether work may be launched before the function that runs asks for it, with what it will ask for later: not where launches
+    /// are compared with those of another run.
+    fn may_run_ahead(&self) -> bool {
+        !self.repeats()
+    }
+
     /// Whether a storage was made by what is being recorded, so that every run has its own. Only asked of a sink that repeats.
     fn made(&self, _storage: &Arc<Storage>) -> bool {
         true
@@ -220,6 +226,9 @@ pub fn offer(operation: &Described<'_>) -> Result<bool> {
 
 /// Does what the host has to do beside launches: now, or at every run of the program that is being recorded.
 ///
+/// An action changes numbers in slots. It leaves the memory of the program's launches alone: those without slots may run before it or
+/// after it.
+///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
 /// use netcl_core::kernels::launch;
@@ -254,6 +263,11 @@ pub fn each_run(mut action: impl FnMut() -> Result<()> + Send + 'static) -> Resu
 /// Whether launches of this thread are being recorded to be run more than once.
 pub fn is_repeating() -> bool {
     SINKS.with(|sinks| sinks.borrow().iter().any(|sink| sink.repeats()))
+}
+
+/// Whether work of this thread may be launched before the function that runs asks for it.
+pub fn may_run_ahead() -> bool {
+    SINKS.with(|sinks| sinks.borrow().iter().all(|sink| sink.may_run_ahead()))
 }
 
 /// Whether launches of this thread are being recorded to be run more than once, and a storage comes from outside of the recording.
