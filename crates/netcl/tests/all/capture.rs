@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use netcl::amp::autocast;
 use netcl::core::kernels::launch::{Allocation, Counter, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
 use netcl::core::storage::Storage;
-use netcl::nn::{BatchNorm1d, BatchNorm2d, BatchNormOptions, Conv2d, Dropout, Flatten, MaxPool2d};
+use netcl::nn::{BatchNorm1d, BatchNorm2d, BatchNormOptions, Conv2d, Dropout, Flatten, MaxPool2d, Strict};
 use netcl::optim::schedule::{LambdaLR, WarmupCosine};
 use netcl::optim::{Adam, AdamW, AdamWOptions, Ema, EmaOptions, Schedule, StepOptions, clip_grad_norm_device};
 use netcl::prelude::*;
@@ -165,6 +166,76 @@ fn two_hundred_steps_of_a_cnn_are_those_of_eager_training_bit_by_bit() {
         assert!(eager.last().unwrap()[50].is_nan() || eager.last().unwrap()[50].is_infinite());
         assert!(eager.last().unwrap()[199].is_finite());
         assert_eq!(bits(&eager), bits(&replayed), "{}", handle.device_name);
+    }
+}
+
+/// Weights and losses after some steps under autocast, with values loaded in between; the launches of the first and of the last step
+/// that cast.
+fn train_in_16_bits(handle: &DeviceHandle, dtype: DType, captured: bool) -> (Vec<Vec<u32>>, [usize; 2]) {
+    let queue = &handle.queue;
+    manual_seed(4);
+    let other = cnn(queue).state_dict();
+    manual_seed(5);
+    let model = Rc::new(cnn(queue));
+    let mut optimizer = Adam::new(model.parameters(), 0.02).unwrap();
+    let network = model.clone();
+    let mut step = move |(x, labels): &(Tensor, IndexTensor)| {
+        let loss = {
+            let _scope = autocast(dtype)?;
+            F::cross_entropy(&network.forward(x)?, labels)?
+        };
+        loss.backward()?;
+        optimizer.step_with(&StepOptions { skip_non_finite: true, ..Default::default() })?;
+        optimizer.zero_grad();
+        Ok::<_, netcl::Error>(loss.detach())
+    };
+    let mut generator = Generator::new(9);
+    let mut losses = Vec::new();
+    let mut run = |step: &mut dyn FnMut(&(Tensor, IndexTensor)) -> netcl::Result<Tensor>| {
+        for i in 0..8 {
+            let x = normal(queue, [16, 1, 12, 12], DType::F32, 0.0, 1.0, Some(&mut generator)).unwrap();
+            // A step that the device skips, values that are loaded, one parameter that somebody writes to.
+            match i {
+                2 => x.fill(f64::INFINITY).unwrap(),
+                4 => drop(model.load_state_dict(&other, Strict::Yes).unwrap()),
+                5 => model.parameters()[0].raw().fill(0.125).unwrap(),
+                _ => {}
+            }
+            let labels: Vec<i64> = (0..16).map(|n| ((n + i) % 3) as i64).collect();
+            let batch = (Tensor::from(x), IndexTensor::from_host(queue, &labels, [16]).unwrap());
+            losses.push(step(&batch).unwrap().item().unwrap() as f32);
+        }
+    };
+    let casts = if captured {
+        let mut step = capture(step);
+        run(&mut |batch| step.call(batch));
+        [step.stats().unwrap().names.iter().filter(|name| &name[..] == "cast").count(); 2]
+    } else {
+        let mut counts = Vec::new();
+        run(&mut |batch| {
+            let counter = Rc::new(Counter::default());
+            let loss = with_sink(counter.clone(), || step(batch));
+            counts.push(counter.of("cast"));
+            loss
+        });
+        [counts[0], counts[7]]
+    };
+    let mut all: Vec<Vec<f32>> = model.parameters().iter().map(|p| p.to_host::<f32>().unwrap()).collect();
+    all.push(losses);
+    (all.iter().map(|values| values.iter().map(|v| v.to_bits()).collect()).collect(), casts)
+}
+
+#[test]
+fn parameters_are_cast_in_one_launch_whoever_writes_to_them() {
+    let _alone = alone();
+    for handle in devices() {
+        for dtype in [DType::F16, DType::BF16] {
+            let (eager, [first, last]) = train_in_16_bits(&handle, dtype, false);
+            let (replayed, [casts, _]) = train_in_16_bits(&handle, dtype, true);
+            assert_eq!(eager, replayed, "{dtype} on {}", handle.device_name);
+            assert_eq!(first - last, 3, "the weights and biases of two layers");
+            assert!(casts <= last, "{casts}, {last} eagerly");
+        }
     }
 }
 
