@@ -25,8 +25,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(serve_compiler, module)?)?;
     let sys = module.py().import("sys")?;
     let interpreter: Option<PathBuf> = sys.getattr("executable")?.extract().unwrap_or(None);
-    let is_python =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().to_lowercase().starts_with("python"));
+    let is_python = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().to_lowercase().starts_with("python"))
+    };
     let file: PyResult<PathBuf> = module.getattr("__spec__")?.getattr("origin")?.extract();
     if let (Some(python), Ok(file), false) = (interpreter.filter(is_python), file, sys.hasattr("frozen")?) {
         compiler::set_command(python, ["-I".into(), "-S".into(), "-c".into(), SCRIPT.into(), file.into()]);

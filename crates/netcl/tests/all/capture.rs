@@ -8,7 +8,7 @@ use netcl::amp::autocast;
 use netcl::core::kernels::launch::{Allocation, Counter, Sink, with_sink};
 use netcl::core::random::{Generator, manual_seed};
 use netcl::core::storage::Storage;
-use netcl::nn::{BatchNorm1d, BatchNorm2d, BatchNormOptions, Conv2d, Dropout, Flatten, MaxPool2d};
+use netcl::nn::{BatchNorm1d, BatchNorm2d, BatchNormOptions, Conv2d, Dropout, Flatten, MaxPool2d, Strict};
 use netcl::optim::schedule::{LambdaLR, WarmupCosine};
 use netcl::optim::{Adam, AdamW, AdamWOptions, Ema, EmaOptions, Schedule, StepOptions, clip_grad_norm_device};
 use netcl::prelude::*;
@@ -169,8 +169,9 @@ fn two_hundred_steps_of_a_cnn_are_those_of_eager_training_bit_by_bit() {
     }
 }
 
-/// Weights and losses after some steps under autocast, with values loaded in between; the launches of the last step that cast.
-fn train_in_16_bits(handle: &DeviceHandle, dtype: DType, captured: bool) -> (Vec<Vec<u32>>, usize) {
+/// Weights and losses after some steps under autocast, with values loaded in between; the launches of the first and of the last step
+/// that cast.
+fn train_in_16_bits(handle: &DeviceHandle, dtype: DType, captured: bool) -> (Vec<Vec<u32>>, [usize; 2]) {
     let queue = &handle.queue;
     manual_seed(4);
     let other = cnn(queue).state_dict();
@@ -208,15 +209,16 @@ fn train_in_16_bits(handle: &DeviceHandle, dtype: DType, captured: bool) -> (Vec
     let casts = if captured {
         let mut step = capture(step);
         run(&mut |batch| step.call(batch));
-        step.stats().unwrap().names.iter().filter(|name| &name[..] == "cast").count()
+        [step.stats().unwrap().names.iter().filter(|name| &name[..] == "cast").count(); 2]
     } else {
-        let counter = Rc::new(Counter::default());
-        let mut calls = 0;
+        let mut counts = Vec::new();
         run(&mut |batch| {
-            calls += 1;
-            if calls == 8 { with_sink(counter.clone(), || step(batch)) } else { step(batch) }
+            let counter = Rc::new(Counter::default());
+            let loss = with_sink(counter.clone(), || step(batch));
+            counts.push(counter.of("cast"));
+            loss
         });
-        counter.of("cast")
+        [counts[0], counts[7]]
     };
     let mut all: Vec<Vec<f32>> = model.parameters().iter().map(|p| p.to_host::<f32>().unwrap()).collect();
     all.push(losses);
@@ -228,10 +230,11 @@ fn parameters_are_cast_in_one_launch_whoever_writes_to_them() {
     let _alone = alone();
     for handle in devices() {
         for dtype in [DType::F16, DType::BF16] {
-            let (eager, eager_casts) = train_in_16_bits(&handle, dtype, false);
-            let (replayed, casts) = train_in_16_bits(&handle, dtype, true);
+            let (eager, [first, last]) = train_in_16_bits(&handle, dtype, false);
+            let (replayed, [casts, _]) = train_in_16_bits(&handle, dtype, true);
             assert_eq!(eager, replayed, "{dtype} on {}", handle.device_name);
-            println!("{}: {eager_casts} {casts}", handle.device_name);
+            assert_eq!(first - last, 3, "the weights and biases of two layers");
+            assert!(casts <= last, "{casts}, {last} eagerly");
         }
     }
 }

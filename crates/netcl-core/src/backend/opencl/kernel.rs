@@ -415,9 +415,7 @@ impl Kernel {
         let (raw, device) = (self.raw()?, self.device());
         let query = |what| {
             // SAFETY: kernel and device are alive, and `info` passes a matching capacity.
-            move |size, to, got| unsafe {
-                (api.clGetKernelWorkGroupInfo)(raw, device.raw_id(), what, size, to, got)
-            }
+            move |size, to, got| unsafe { (api.clGetKernelWorkGroupInfo)(raw, device.raw_id(), what, size, to, got) }
         };
         let max_size: usize = info::scalar(CALL, query(CL_KERNEL_WORK_GROUP_SIZE))?;
         let required: [usize; 3] = info::scalar(CALL, query(CL_KERNEL_COMPILE_WORK_GROUP_SIZE))?;
