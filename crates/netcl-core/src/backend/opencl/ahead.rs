@@ -142,8 +142,11 @@ fn help(work: &Work<'_>) {
                     Ok(())
                 })
             }
-            // What goes wrong shows again when the kernel is needed.
-            _ => Ok(drop(kernel.build())),
+            _ => {
+                // What goes wrong shows again when the kernel is needed.
+                let _ = kernel.build();
+                Ok(())
+            }
         };
         if built.is_err() {
             return;

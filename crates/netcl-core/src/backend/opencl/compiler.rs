@@ -35,10 +35,8 @@ pub fn set_command(program: impl Into<PathBuf>, arguments: impl IntoIterator<Ite
 /// Without it such kernels are compiled one after the other. Python's package and the `netcl` command do the same.
 ///
 /// ```
-/// fn main() {
-///     netcl_core::backend::opencl::compiler::compile_in_processes();
-///     // the program
-/// }
+/// netcl_core::backend::opencl::compiler::compile_in_processes();
+/// // the program
 /// ```
 pub fn compile_in_processes() {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT) {
