@@ -7,6 +7,7 @@ mod install;
 mod layers;
 mod limits;
 mod oclgrind;
+mod platforms;
 mod process;
 mod report;
 mod stages;
@@ -34,7 +35,14 @@ enum Command {
     /// Install what the tests need, then run every stage.
     Test(TestArgs),
     /// Build the wheels (manylinux2014, musllinux) and the source distribution of a release into wheels/.
-    Wheel,
+    Wheel(WheelArgs),
+}
+
+#[derive(Args)]
+struct WheelArgs {
+    /// Build for this target only, e.g. aarch64-unknown-linux-gnu (may be repeated).
+    #[arg(long, value_parser = platforms::WHEELS.map(|(target, _)| target))]
+    target: Vec<String>,
 }
 
 #[derive(Args)]
@@ -64,7 +72,7 @@ fn run(cli: Cli) -> Result<bool> {
     let workspace = Workspace::locate()?;
     let args = match cli.command {
         Command::Test(args) => args,
-        Command::Wheel => return wheel::run(&workspace).map(|()| true),
+        Command::Wheel(args) => return wheel::run(&workspace, &args.target).map(|()| true),
     };
     let selected = Stage::select(args.full, &args.only);
     let mut report = Report::new(is_ci(std::env::var("CI").ok().as_deref()));
