@@ -48,7 +48,7 @@ struct WheelArgs {
 #[derive(Args)]
 struct TestArgs {
     /// Add the stages that are too slow for every change: ignored tests, kernels under oclgrind and on devices that
-    /// pretend to be small, benchmarks run once, the book, cargo-deny.
+    /// pretend to be small, lints for other platforms, benchmarks run once, the book, cargo-deny.
     #[arg(long)]
     full: bool,
     /// Run only these stages, in their usual order (comma separated).
