@@ -7,6 +7,7 @@ mod install;
 mod layers;
 mod limits;
 mod oclgrind;
+mod platforms;
 mod process;
 mod report;
 mod stages;
@@ -34,13 +35,20 @@ enum Command {
     /// Install what the tests need, then run every stage.
     Test(TestArgs),
     /// Build the wheels (manylinux2014, musllinux) and the source distribution of a release into wheels/.
-    Wheel,
+    Wheel(WheelArgs),
+}
+
+#[derive(Args)]
+struct WheelArgs {
+    /// Build for this target only, e.g. aarch64-unknown-linux-gnu (may be repeated).
+    #[arg(long, value_parser = platforms::WHEELS.map(|(target, _)| target))]
+    target: Vec<String>,
 }
 
 #[derive(Args)]
 struct TestArgs {
     /// Add the stages that are too slow for every change: ignored tests, kernels under oclgrind and on devices that
-    /// pretend to be small, benchmarks run once, the book, cargo-deny.
+    /// pretend to be small, lints for other platforms, benchmarks run once, the book, cargo-deny.
     #[arg(long)]
     full: bool,
     /// Run only these stages, in their usual order (comma separated).
@@ -64,7 +72,7 @@ fn run(cli: Cli) -> Result<bool> {
     let workspace = Workspace::locate()?;
     let args = match cli.command {
         Command::Test(args) => args,
-        Command::Wheel => return wheel::run(&workspace).map(|()| true),
+        Command::Wheel(args) => return wheel::run(&workspace, &args.target).map(|()| true),
     };
     let selected = Stage::select(args.full, &args.only);
     let mut report = Report::new(is_ci(std::env::var("CI").ok().as_deref()));

@@ -49,9 +49,15 @@ pub(crate) fn find_program(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
         .find(|file| is_program(file))
 }
 
+#[cfg(unix)]
 fn is_program(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_program(file: &Path) -> bool {
+    file.is_file()
 }
 
 /// The command line as one would type it: the program without its folder, quotes only where a space demands them.
@@ -87,6 +93,7 @@ mod tests {
         assert!(!succeeds(&mut Command::new("netcl-no-such-program")));
     }
 
+    #[cfg(unix)]
     #[test]
     fn programs_are_found_in_the_given_folders_first_and_must_be_executable() {
         use std::os::unix::fs::PermissionsExt;

@@ -9,7 +9,7 @@ use crate::install::{self, cargo_tools, python};
 use crate::process::{capture, stream, succeeds};
 use crate::report::{Outcome, Report};
 use crate::workspace::Workspace;
-use crate::{bench, layers, limits, oclgrind};
+use crate::{bench, layers, limits, oclgrind, platforms};
 
 /// One stage. Those after `Python` belong to the full run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -26,6 +26,7 @@ pub(crate) enum Stage {
     Python,
     Oclgrind,
     Limits,
+    Platforms,
     Benches,
     Book,
     Deny,
@@ -54,6 +55,7 @@ impl Stage {
             Stage::Python => "python",
             Stage::Oclgrind => "oclgrind",
             Stage::Limits => "limits",
+            Stage::Platforms => "platforms",
             Stage::Benches => "benches",
             Stage::Book => "book",
             Stage::Deny => "deny",
@@ -75,6 +77,7 @@ impl Stage {
             Stage::Python => "Python tests and listings",
             Stage::Oclgrind => "kernels under a checker of memory accesses and races",
             Stage::Limits => "device tests on devices that pretend to be small",
+            Stage::Platforms => "lints for other systems and architectures, warnings are errors",
             Stage::Benches => "every benchmark once",
             Stage::Book => "build the book",
             Stage::Deny => "licences, sources and advisories of the dependencies",
@@ -88,6 +91,7 @@ impl Stage {
             Stage::Layers => return layers::run(workspace),
             Stage::Oclgrind => return oclgrind::run(workspace, report),
             Stage::Limits => return limits::run(workspace),
+            Stage::Platforms => return platforms::run(workspace, report),
             Stage::Benches => return bench::run(workspace),
             Stage::Rust => return rust(workspace, full),
             Stage::Wheel => return wheel(workspace),

@@ -8,22 +8,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::install::python;
-use crate::process::{capture, stream};
+use crate::platforms::{WHEELS, has_std};
+use crate::process::stream;
 use crate::workspace::Workspace;
 
-/// Every target that a release is built for, with the tag of its wheel. One whose standard library rustup has not installed is left
-/// out, with a line.
-const TARGETS: [(&str, &str); 4] = [
-    ("x86_64-unknown-linux-gnu", "manylinux2014"),
-    ("aarch64-unknown-linux-gnu", "manylinux2014"),
-    ("x86_64-unknown-linux-musl", "musllinux_1_2"),
-    ("aarch64-unknown-linux-musl", "musllinux_1_2"),
-];
 /// The most bytes of a wheel.
 const MOST: u64 = 15 << 20;
 
-/// Builds into `wheels/` of the checkout; an error where a wheel is larger than [`MOST`].
-pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+/// Builds into `wheels/` of the checkout, for the named targets or for every one whose standard library is here; an error where a wheel
+/// is larger than [`MOST`].
+pub(crate) fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
     if let Some(gap) = python::gap(workspace) {
         bail!("{}: cargo xtask test --only install", gap.missing);
     }
@@ -33,14 +27,22 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
     }
     stream(workspace.python_module("maturin sdist --out").arg(&folder))?;
-    let installed = capture(workspace.command("rustup").args(["target", "list", "--installed"]))?;
-    for (target, tag) in TARGETS {
-        if !installed.lines().any(|line| line.trim() == target) {
+    for (target, tag) in WHEELS {
+        if !only.is_empty() && !only.iter().any(|name| name == target) {
+            continue;
+        }
+        if !has_std(workspace, target) {
+            if !only.is_empty() {
+                bail!("no standard library for {target}: rustup target add {target}");
+            }
             println!("no wheel for {target}: rustup target add {target}");
             continue;
         }
         let line = format!("maturin build --release --zig --compatibility {tag} --target {target} --out");
-        stream(workspace.python_module(&line).arg(&folder).arg("--interpreter").arg(workspace.python()))?;
+        // The zig of the virtual environment, which need not be in PATH.
+        let mut build = workspace.python_module(&line);
+        build.env("CARGO_ZIGBUILD_PYTHON_PATH", workspace.python());
+        stream(build.arg(&folder).arg("--interpreter").arg(workspace.python()))?;
     }
     let mut too_large = Vec::new();
     for (file, bytes) in files(&folder)? {

@@ -4,7 +4,9 @@
 mod avx512;
 
 use netcl_core::backend::cpu::simd::{Level, level};
-use netcl_core::dtype::{DType, Element};
+#[cfg(target_arch = "x86_64")]
+use netcl_core::dtype::DType;
+use netcl_core::dtype::Element;
 use netcl_core::kernels::expr::vecmath::Real;
 use netcl_core::simd;
 

@@ -47,6 +47,10 @@ fn part(key: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<Index> {
     if let Ok(tensor) = key.cast::<Tensor>() {
         return Ok(tensor.get().inner().as_ref().into());
     }
+    // NumPy's boolean, which before NumPy 2.3 is a whole number as well.
+    if let Ok(all) = key.extract::<bool>() {
+        return Ok(Index::Bool(all));
+    }
     match key.extract::<isize>() {
         Ok(index) => Ok(Index::At(index)),
         Err(_) => listed(key, shape),
@@ -87,7 +91,7 @@ fn listed(key: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<Index> {
     if kind == b'b' {
         let mask: Vec<bool> =
             HostData::new(&array, netcl::core::dtype::DType::F32)?.bytes().iter().map(|&b| b != 0).collect();
-        // A boolean of NumPy is a mask without axes.
+        // An array without axes is a boolean.
         return Ok(match mask[..] {
             [all] if lengths.is_empty() => Index::Bool(all),
             _ => Index::Mask(Box::new((mask, lengths))),

@@ -1,10 +1,14 @@
 //! The end of a process with device work: every queue is waited for.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+#[cfg(unix)]
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, mpsc};
 
 use super::fork;
-use super::interrupts::{self, GRACE, interrupted};
+#[cfg(unix)]
+use super::interrupts;
+use super::interrupts::{GRACE, interrupted};
 use super::queue::Queue;
 
 static FIRST_STREAM: OnceLock<fn()> = OnceLock::new();
@@ -40,21 +44,23 @@ pub(super) enum After {
 ///
 /// What was registered last is called first, and drivers make further objects of their own when they first compile and launch. So
 /// this is called again after a build and after a queue's first launch; waiting once more costs nothing.
+#[cfg(unix)]
 pub(super) fn wait_at_exit(after: After) {
-    #[cfg(unix)]
-    {
-        static REGISTERED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-        extern "C" fn wait() {
-            // A panic has nobody to go to here.
-            let _ = std::panic::catch_unwind(finish_at_exit);
-        }
-        // Together as many as every C library has room for.
-        if REGISTERED[after as usize].fetch_add(1, Ordering::Relaxed) < 16 {
-            // SAFETY: the handler takes nothing, unwinds never, and is part of this library, which removes it if it is unloaded.
-            unsafe { libc::atexit(wait) };
-        }
+    static REGISTERED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    extern "C" fn wait() {
+        // A panic has nobody to go to here.
+        let _ = std::panic::catch_unwind(finish_at_exit);
+    }
+    // Together as many as every C library has room for.
+    if REGISTERED[after as usize].fetch_add(1, Ordering::Relaxed) < 16 {
+        // SAFETY: the handler takes nothing, unwinds never, and is part of this library, which removes it if it is unloaded.
+        unsafe { libc::atexit(wait) };
     }
 }
+
+/// Elsewhere programs call [`finish_at_exit`] themselves.
+#[cfg(not(unix))]
+pub(super) fn wait_at_exit(_after: After) {}
 
 /// Waits for every known queue: what the end of a program calls. In a forked child it does nothing.
 ///

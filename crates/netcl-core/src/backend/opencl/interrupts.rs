@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+#[cfg(unix)]
 use crate::env;
 #[cfg(unix)]
 pub(super) use signals::give_up;

@@ -15,7 +15,6 @@
 //! through slices and copied arrays rather than with the intrinsics for it: their checks in builds with assertions would
 //! cost more than the products.
 
-use netcl_core::backend::cpu::simd::{Level, avx512, level};
 use netcl_core::dtype::Element;
 
 /// A type of sums.
@@ -372,6 +371,8 @@ macro_rules! intrinsics {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
+
+    use netcl_core::backend::cpu::simd::{Level, avx512, level};
 
     use super::*;
 

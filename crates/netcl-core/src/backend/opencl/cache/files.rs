@@ -19,6 +19,7 @@ pub(super) enum Trust {
     /// Only this user (or root) can have written it.
     Full,
     /// Ours, but others may write to it.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix has modes to tell this from"))]
     Loose,
     /// Somebody else's.
     Foreign,

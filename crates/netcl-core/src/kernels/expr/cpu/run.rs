@@ -295,24 +295,35 @@ impl<'a, T: Compute> Run<'a, T> {
     /// # Safety
     /// As [`exec::execute`], but registers hold a chunk, and `n` is no more than that or at least `self.at_once_from`.
     unsafe fn execute(&mut self, n: usize) {
-        let mut left = n;
         #[cfg(target_arch = "x86_64")]
-        if let Some(steps) = self.program.fused.as_ref().filter(|_| n >= fused::WORTHWHILE) {
-            // SAFETY: only programs in f32 are fused, so that T is f32.
-            let slots = unsafe { slice::from_raw_parts(self.slots.as_ptr().cast::<*mut f32>(), self.slots.len()) };
-            let operands = self.inputs.len() + self.outputs.len();
-            // SAFETY: the caller's promise, passed on; steps are made where the processor has AVX-512 alone.
-            let done = unsafe { fused::run(steps, slots, &self.uniform, operands, n) };
-            left -= done;
-            for (slot, _) in self.slots[..operands].iter_mut().zip(&self.uniform).filter(|(_, uniform)| !**uniform) {
-                *slot = slot.wrapping_add(done);
-            }
-        }
-        if left > 0 {
+        // SAFETY: the caller's promise, passed on.
+        let n = n - unsafe { self.execute_fused(n) };
+        if n > 0 {
             // SAFETY: the caller's promise for what is left: less than a block, less than a chunk, or one instruction's, which
             // needs no registers.
-            unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, left) };
+            unsafe { exec::execute(self.program.level, &self.program.body, &self.slots, &self.uniform, n) };
         }
+    }
+
+    /// The fused steps over the whole blocks of the first `n` elements, where there are steps; returns how many elements are
+    /// done and moves the operands past them.
+    ///
+    /// # Safety
+    /// As [`Self::execute`].
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn execute_fused(&mut self, n: usize) -> usize {
+        let Some(steps) = self.program.fused.as_ref().filter(|_| n >= fused::WORTHWHILE) else {
+            return 0;
+        };
+        // SAFETY: only programs in f32 are fused, so that T is f32.
+        let slots = unsafe { slice::from_raw_parts(self.slots.as_ptr().cast::<*mut f32>(), self.slots.len()) };
+        let operands = self.inputs.len() + self.outputs.len();
+        // SAFETY: the caller's promise, passed on; steps are made where the processor has AVX-512 alone.
+        let done = unsafe { fused::run(steps, slots, &self.uniform, operands, n) };
+        for (slot, _) in self.slots[..operands].iter_mut().zip(&self.uniform).filter(|(_, uniform)| !**uniform) {
+            *slot = slot.wrapping_add(done);
+        }
+        done
     }
 
     /// # Safety
