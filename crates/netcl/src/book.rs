@@ -23,6 +23,7 @@ pages! {
     quickstart_rust: "docs/src/quickstart/rust.md",
     tutorials_deploy: "docs/src/tutorials/deploy.md",
     onnx: "docs/src/onnx.md",
+    cache: "docs/src/cache.md",
     capture: "docs/src/capture.md",
     reference_amp: "docs/src/reference/amp.md",
     reference_autograd: "docs/src/reference/autograd.md",
