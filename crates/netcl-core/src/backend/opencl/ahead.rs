@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use super::build::Builder;
 use super::compiler::Compiler;
 use super::error::ClResult;
-use super::interrupts::InFlight;
 use super::kernel::Kernel;
 
 /// So long this thread builds alone: what comes from the caches is through by then.
@@ -64,7 +63,6 @@ pub fn build_all<'k>(kernels: impl IntoIterator<Item = &'k Kernel>) -> ClResult<
     }
     // Helpers begin with what takes longest, so that nobody waits for one large program at the end.
     promised.sort_by_key(|kernel| kernel.promise().map(|recipe| (recipe.source.retarget, recipe.source.text.len())));
-    let _call = InFlight::blocking();
     let start = Instant::now();
     let work = Work(Mutex::new(promised.iter().copied().collect()));
     let mut told = false;
