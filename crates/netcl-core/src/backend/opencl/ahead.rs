@@ -16,6 +16,7 @@ use super::build::Builder;
 use super::compiler::Compiler;
 use super::error::ClResult;
 use super::kernel::Kernel;
+use crate::env;
 
 /// So long this thread builds alone: what comes from the caches is through by then.
 const ALONE: Duration = Duration::from_millis(100);
@@ -117,8 +118,10 @@ impl<'k> Work<'k> {
 fn helpers(kernel: &Kernel, programs: usize) -> usize {
     let quirks = kernel.device().quirks();
     let most = match (quirks.serial_compiler, quirks.shared_compiler_folder) {
-        // Their results come through the cache.
-        (true, _) if Compiler::is_known() && Builder::global().store().is_some() => PROCESSES,
+        // Their results come through the cache. Ranks that work together all start theirs at once.
+        (true, _) if Compiler::is_known() && Builder::global().store().is_some() => {
+            PROCESSES / env::RANKS.whole().unwrap_or(1).max(1)
+        }
         // One program at a time, whatever we do.
         (true, _) | (_, true) => 0,
         _ => usize::MAX,
